@@ -1,0 +1,61 @@
+"""The contract of a drafter: something that proposes what comes next.
+
+Verbs are llama.cpp's (``common/speculative``): begin, draft, process, accept. The engine calls them on a list and never
+asks which kind of drafter it has. A drafter knows tokens only; whether its proposals are used is decided elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from edgedec.types import Candidates
+
+
+@dataclass(frozen=True, slots=True)
+class Want:
+    """A call for proposals after the last accepted token of a sequence: at most ``n_max`` nodes, none deeper than
+    ``depth_max`` (the first token after the root has depth 1)."""
+
+    seq_id: int
+    n_max: int
+    depth_max: int
+
+
+class Drafter:
+    """Base of all drafters. State is kept per sequence, under its id; ids are reused after `end`."""
+
+    name: ClassVar[str]
+    feature_names: ClassVar[tuple[str, ...]] = ()
+    needs: ClassVar[frozenset[str]] = frozenset()
+    """What `process` must see besides tokens; "logits" is the only word so far. Empty: `process` is not called."""
+
+    @dataclass(frozen=True, slots=True)
+    class Options:
+        """Settings of this drafter; each subclass has its own."""
+
+    def __init__(self, options: Any = None) -> None:
+        self.options = options if options is not None else self.Options()
+
+    def begin(self, seq_id: int, prompt: Sequence[int]) -> None:
+        """A sequence starts. ``prompt`` is all of its prompt's tokens."""
+        raise NotImplementedError
+
+    def draft(self, wants: Sequence[Want]) -> list[Candidates]:
+        """One `Candidates` per want, in order; empty ones where there is nothing to say."""
+        raise NotImplementedError
+
+    def process(self, seq_id: int, step: Any) -> None:
+        """After the target's decode, for drafters that ``need`` its rows."""
+
+    def accept(self, seq_id: int, tokens: Sequence[int], used: bool) -> None:
+        """The sequence went on by ``tokens``. Told to every drafter; ``used``: this one's proposals were in the draft."""
+        raise NotImplementedError
+
+    def end(self, seq_id: int) -> None:
+        """The sequence is over; its state may go. Unknown ids are ignored."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Release everything; a second call does nothing."""
