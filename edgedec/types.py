@@ -177,10 +177,11 @@ def add_span(spans: list[Span], n: int, source: str) -> None:
 class StepEvent:
     """What one step of one sequence brought. During prefill ``token_ids`` is empty and ``n_past`` grows.
 
-    ``text`` is complete characters only and never part of a stop string; it may lag behind ``token_ids``.
+    ``text`` is complete characters only and never part of a stop string; it may lag behind ``token_ids``. The last
+    event of a request has ``finish_reason`` and ``result``.
     """
 
-    phase: Literal["prefill", "decode", "end"]
+    phase: Literal["prefill", "decode"]
     text: str = ""
     token_ids: tuple[int, ...] = ()
     spans: tuple[Span, ...] = ()
@@ -191,6 +192,7 @@ class StepEvent:
     decode_ms: float = 0.0  # inside llama_decode
     step_ms: float = 0.0  # the whole step
     finish_reason: FinishReason | None = None
+    result: Result | None = None
 
 
 @dataclass(slots=True)
@@ -198,7 +200,6 @@ class Timing:
     """Seconds, and the speeds that follow from them. ``ttft_s``: from submission to the first token."""
 
     load_s: float = 0.0
-    queue_s: float = 0.0
     prefill_s: float = 0.0
     decode_s: float = 0.0
     ttft_s: float = 0.0

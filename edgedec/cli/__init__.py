@@ -1,0 +1,103 @@
+"""The command line. Results go to stdout, everything else to stderr.
+
+Exit codes: 0 done, 1 the request failed, 2 wrong usage, 130 interrupted. An error is two lines: what was wrong, and
+what to do.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Sequence
+from typing import NoReturn
+
+import click
+
+from edgedec import __version__
+from edgedec.errors import EdgedecError
+
+_COMMANDS = {
+    "doctor": "edgedec.cli.doctor:doctor",
+    "run": "edgedec.cli.run:run",
+}
+
+
+class _LazyGroup(click.Group):
+    """Commands are imported when they are called, so that ``--help`` needs no native library."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _COMMANDS:
+            return None
+        from importlib import import_module
+
+        module, _, name = _COMMANDS[cmd_name].partition(":")
+        command: click.Command = getattr(import_module(module), name)
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        from edgedec.errors import UnknownNameError
+
+        name = args[0] if args else ""
+        if name and not name.startswith("-") and name not in _COMMANDS:
+            raise UnknownNameError("command", name, _COMMANDS)
+        return super().resolve_command(ctx, args)
+
+
+@click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(__version__, "-V", "--version", prog_name="edgedec")
+def cli() -> None:
+    """Local GGUF models, faster on the machine you own.
+
+    edgedec drives llama.cpp, guesses several tokens ahead, lets the model check all guesses in one pass, and stops
+    guessing whenever that does not pay on this machine. The answer is the model's own.
+    """
+
+
+def set_verbosity(verbose: int) -> None:
+    """0: warnings of edgedec; 1 (-v): also llama.cpp's log; 2 (-vv): everything. Always on stderr."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter("%(name)s: %(message)s"))
+    logger = logging.getLogger("edgedec")
+    logger.handlers[:] = [handler]
+    logger.propagate = False
+    logger.setLevel((logging.WARNING, logging.INFO, logging.DEBUG)[min(verbose, 2)])
+    # llama.cpp calls many harmless things errors; what matters of them arrives as an exception.
+    logging.getLogger("edgedec.llama.cpp").setLevel(logging.CRITICAL if verbose == 0 else logging.NOTSET)
+
+
+def fail(message: str, hint: str, code: int) -> NoReturn:
+    """End with the two lines of an error."""
+    click.echo(f"edgedec: {message}", err=True)
+    if hint:
+        click.echo(f"  {hint}", err=True)
+    sys.exit(code)
+
+
+def main(args: Sequence[str] | None = None) -> NoReturn:
+    """Entry point of the ``edgedec`` command."""
+    try:
+        cli.main(args=list(sys.argv[1:] if args is None else args), prog_name="edgedec", standalone_mode=False)
+        sys.stdout.flush()
+    except EdgedecError as error:
+        fail(str(error), error.hint, error.exit_code)
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.format_message())
+        sys.exit(0)
+    except click.UsageError as error:
+        command = error.ctx.command_path if error.ctx is not None else "edgedec"
+        fail(" ".join(error.format_message().split()), f"See '{command} --help'.", 2)
+    except click.ClickException as error:
+        fail(error.format_message(), "", error.exit_code)
+    except (KeyboardInterrupt, click.Abort):
+        sys.exit(130)
+    except BrokenPipeError:
+        # The reader has gone; say nothing, and keep the interpreter from flushing into the void at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
+    sys.exit(0)

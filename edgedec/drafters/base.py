@@ -50,7 +50,7 @@ class Drafter:
         """After the target's decode, for drafters that ``need`` its rows."""
 
     def accept(self, seq_id: int, tokens: Sequence[int], used: bool) -> None:
-        """The sequence went on by ``tokens``. Told to every drafter; ``used``: this one's proposals were in the draft."""
+        """The sequence went on by ``tokens``. Told to all; ``used``: this one's proposals were in the draft."""
         raise NotImplementedError
 
     def end(self, seq_id: int) -> None:

@@ -1,0 +1,5 @@
+"""``python -m edgedec``."""
+
+from edgedec.cli import main
+
+main()

@@ -1,0 +1,344 @@
+"""The step loop. Token ids in, token ids and finished text out; knows nothing of templates, files or readers.
+
+Seven calls in a row, each takes data and returns data: admit, draft, select, batch, decode, verify, commit; the
+returned outcomes are what the caller emits. Plain decoding is the same loop with an empty draft. Prompt evaluation
+is the same loop with more tokens pending than the root: whatever is missing in memory is evaluated first, so a lost
+or refused rollback costs time, never correctness.
+
+One thread calls `step`; only `cancel` may come from another.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from threading import Lock
+from typing import TypeVar
+
+from edgedec.drafters.base import Drafter, Want
+from edgedec.engine.batch import decode_rows, prefill_rows
+from edgedec.engine.kv import KvSlot
+from edgedec.engine.sampling import Sampler, breaker_ids
+from edgedec.engine.sequence import Clocks
+from edgedec.engine.sequence import Sequence as Running
+from edgedec.engine.verify import walk
+from edgedec.errors import AbortedError, EdgedecError, NoSlotError, PromptTooLongError, UsageError
+from edgedec.llama.base import Context, Logits, Model
+from edgedec.metrics import DrafterMetrics
+from edgedec.speculation.policy import PLAIN, Policy
+from edgedec.types import Candidates, Draft, FinishReason, Request, StepEvent
+
+log = logging.getLogger("edgedec.engine")
+
+T = TypeVar("T")
+
+Outcome = tuple[int, StepEvent | EdgedecError]
+"""(seq_id, what happened). An error, or an event with a result, is the last outcome of its request."""
+
+_KV_SEQ = 0
+_CHUNK_START = 128
+_CHUNK_SECONDS = 0.4  # of prefill between two looks at cancels and progress
+
+
+class Engine:
+    """Runs requests one after the other on one context.
+
+    Args:
+        model, context: what to run; the engine does not close them.
+        drafters: sources of guesses; empty for plain decoding.
+        policy: how much to guess; None: nothing, for the reason in ``note``.
+        mode: how speculation is named in results.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        context: Context,
+        drafters: Sequence[Drafter] = (),
+        policy: Policy | None = None,
+        *,
+        mode: str = "off",
+        note: str = "",
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self._model = model
+        self._context = context
+        self._drafters = list(drafters)
+        self._policy = policy
+        self._mode = mode
+        self._note = note
+        self._clock = clock
+        self._kv = KvSlot(context, _KV_SEQ)
+        self._waiting: deque[Running] = deque()
+        self._active: Running | None = None
+        self._muted: set[str] = set()  # drafters that failed on the active sequence
+        self._cancelled: set[int] = set()
+        self._lock = Lock()  # guards _cancelled and the abort flag against `cancel` from another thread
+        self._chunk = min(_CHUNK_START, context.n_batch)
+        self._breakers: dict[tuple[str, ...], frozenset[int]] = {}
+
+    # ---- requests
+
+    def submit(self, seq_id: int, request: Request) -> None:
+        """Queue a request. Raises PromptTooLongError or UsageError before anything is decoded."""
+        n_ctx, n_prompt = self._context.n_ctx, len(request.prompt)
+        if n_prompt >= n_ctx:
+            limit = self._model.n_ctx_train
+            more = f"Load the model with a larger n_ctx (up to {limit}), or " if limit > n_ctx else ""
+            raise PromptTooLongError(n_prompt, n_ctx, f"{more}shorten the prompt.".capitalize())
+        if min(request.prompt) < 0 or max(request.prompt) >= self._model.n_vocab:
+            raise UsageError(f"The prompt has a token id outside 0…{self._model.n_vocab - 1}.")
+        sampler = Sampler(
+            request.sampling,
+            self._model.n_vocab,
+            request.prompt,
+            breaker_ids=self._breaker_ids(request),
+            n_ctx=n_ctx,
+        )
+        self._waiting.append(Running(seq_id, request, sampler, n_ctx, Clocks(self._clock())))
+
+    def _breaker_ids(self, request: Request) -> frozenset[int]:
+        if request.sampling.dry_multiplier <= 0:
+            return frozenset()
+        strings = request.sampling.dry_sequence_breakers
+        if strings not in self._breakers:
+            pieces = (self._model.piece(t) for t in range(self._model.n_vocab))
+            self._breakers[strings] = breaker_ids(strings, pieces)
+        return self._breakers[strings]
+
+    def cancel(self, seq_id: int) -> None:
+        """Stop a request within one step, from any thread. Its last outcome has finish_reason "cancelled"."""
+        with self._lock:
+            active = self._active
+            if active is not None and active.seq_id == seq_id:
+                self._cancelled.add(seq_id)
+                self._context.abort()
+            elif any(seq.seq_id == seq_id for seq in self._waiting):
+                self._cancelled.add(seq_id)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether `step` has nothing to do."""
+        return self._active is None and not self._waiting
+
+    # ---- the loop
+
+    def step(self) -> list[Outcome]:
+        """One step of one request: a chunk of its prompt, or one decode with its verdict."""
+        seq = self._admit()
+        if seq is None:
+            return []
+        try:
+            if seq.seq_id in self._cancelled:
+                event = self._finish(seq, "cancelled")
+            else:
+                event = self._prefill(seq) if self._n_missing(seq) > self._chunk else self._advance(seq)
+        except AbortedError:
+            self._kv.resync()
+            with self._lock:
+                self._context.clear_abort()
+            return []  # the next step sees the cancel; a stray abort is simply tried again
+        except EdgedecError as error:
+            self._kv.clear()
+            self._release(seq)
+            return [(seq.seq_id, error)]
+        return [(seq.seq_id, event)]
+
+    def _admit(self) -> Running | None:
+        if self._active is None and self._waiting:
+            seq = self._waiting[0]
+            seq.clocks.admitted = self._clock()
+            self._muted.clear()
+            seq.n_cached = self._kv.reuse(seq.tokens)
+            if self._policy is not None:
+                self._policy.begin()
+            if self._guesses(seq):
+                for drafter in self._drafters:
+                    self._ask(drafter, lambda d: d.begin(seq.seq_id, seq.request.prompt))
+            with self._lock:
+                self._context.clear_abort()
+                self._active = self._waiting.popleft()
+        return self._active
+
+    def _n_missing(self, seq: Running) -> int:
+        return len(seq.tokens) - len(self._kv)
+
+    def _prefill(self, seq: Running) -> StepEvent:
+        """Evaluate one chunk of what is missing, sized so that progress and cancels come often."""
+        began = self._clock()
+        n_past = len(self._kv)
+        chunk = seq.tokens[n_past : n_past + self._chunk]
+        self._context.decode(prefill_rows(_KV_SEQ, chunk, n_past))
+        self._kv.extend(chunk)
+        elapsed = self._clock() - began
+        if elapsed > 0 and len(chunk) == self._chunk:
+            wanted = int(len(chunk) * _CHUNK_SECONDS / elapsed) // 32 * 32
+            self._chunk = max(32, min(self._context.n_batch, 2 * self._chunk, wanted))
+        ms = elapsed * 1e3
+        return StepEvent("prefill", n_past=len(self._kv), n_prompt=seq.n_prompt, decode_ms=ms, step_ms=ms)
+
+    def _advance(self, seq: Running) -> StepEvent:
+        """The step: draft, select, batch, decode, verify, commit."""
+        began = self._clock()
+        pending = seq.tokens[len(self._kv) :]
+        proposals = self._draft(seq) if len(pending) == 1 else []
+        draft = self._select(seq, proposals)
+        drafted = self._clock()
+        draft, decode_s = self._decode(pending, draft)
+        n_before = len(pending) - 1
+        position = len(seq.tokens)
+
+        def row(node: int) -> Logits:
+            return self._context.logits(n_before + 1 + node)
+
+        verdict = walk(draft, row, seq.sampler, position, seq.room, self._model.eog_ids)
+        self._settle_memory(pending, draft, len(verdict.path))
+        done = seq.commit(verdict, draft, self._model.piece, self._model.eog_ids)
+        settled = self._clock()
+        self._tell(seq, draft, verdict.tokens)
+        now = self._clock()
+        if len(pending) == 1 and seq.clocks.first_token:
+            self._learn(proposals, draft, verdict.tokens, now - began, now - settled + drafted - began)
+        if not seq.clocks.first_token:
+            seq.clocks.first_token, seq.n_first = now, len(done.token_ids)
+        seq.clocks.last_token = now
+        event = StepEvent(
+            "decode",
+            text=done.text,
+            token_ids=done.token_ids,
+            spans=done.spans,
+            n_drafted=len(draft),
+            n_accepted=done.n_accepted,
+            n_past=len(self._kv),
+            n_prompt=seq.n_prompt,
+            decode_ms=decode_s * 1e3,
+            step_ms=(now - began) * 1e3,
+        )
+        return self._finish(seq, seq.finish_reason, event) if seq.finish_reason else event
+
+    def _guesses(self, seq: Running) -> bool:
+        return self._policy is not None and seq.request.speculate
+
+    def _draft(self, seq: Running) -> list[Candidates]:
+        """What every drafter proposes; nothing where no token could be used."""
+        n_max = self._n_useful(seq)
+        if n_max < 1:
+            return []
+        proposals = []
+        want = [Want(seq.seq_id, n_max, n_max)]
+        for drafter in self._drafters:
+            began = self._clock()
+            found = self._ask(drafter, lambda d: d.draft(want))
+            if found is not None:
+                metrics = seq.drafters.setdefault(drafter.name, DrafterMetrics())
+                metrics.n_call_draft += 1
+                metrics.t_draft_us += (self._clock() - began) * 1e6
+                proposals.extend(found)
+        return proposals
+
+    def _n_useful(self, seq: Running) -> int:
+        """How long a draft can be: each node needs a cell and a row, and the step emits one token more than it."""
+        if self._policy is None or not seq.request.speculate:
+            return 0
+        cells = self._context.n_ctx - len(seq.tokens)
+        rows = min(self._context.n_batch, self._context.n_outputs_max) - 1
+        return min(self._policy.n_max, seq.room - 1, cells, rows)
+
+    def _select(self, seq: Running, proposals: Sequence[Candidates]) -> Draft:
+        if self._policy is None or not proposals:
+            return PLAIN
+        return self._policy.choose(proposals, self._n_useful(seq))
+
+    def _decode(self, pending: Sequence[int], draft: Draft) -> tuple[Draft, float]:
+        """The one blocking call. Without room for the draft the step goes on without it."""
+        n_past = len(self._kv)
+        began = self._clock()
+        try:
+            self._context.decode(decode_rows(_KV_SEQ, pending, n_past, draft))
+        except NoSlotError:
+            if not len(draft):
+                raise
+            draft = PLAIN
+            self._context.decode(decode_rows(_KV_SEQ, pending, n_past, draft))
+        return draft, self._clock() - began
+
+    def _settle_memory(self, pending: Sequence[int], draft: Draft, n_accepted: int) -> None:
+        """The rows are in memory now; rejected ones leave it again."""
+        keep = len(self._kv) + len(pending) + n_accepted
+        self._kv.extend(pending)
+        self._kv.extend(draft.tokens)
+        if not self._kv.trim(keep):
+            # Never again with this context: each further rejection would cost a whole evaluation.
+            self._policy, self._note = None, "the memory of this model refused to take guesses back"
+            log.warning("speculation is off: %s", self._note)
+
+    def _tell(self, seq: Running, draft: Draft, emitted: Sequence[int]) -> None:
+        """Every drafter hears what was said, whoever proposed it."""
+        if not self._guesses(seq):
+            return
+        used = set(draft.sources)
+        for drafter in self._drafters:
+            self._ask(drafter, lambda d: d.accept(seq.seq_id, emitted, d.name in used))
+
+    def _learn(
+        self,
+        proposals: Sequence[Candidates],
+        draft: Draft,
+        emitted: Sequence[int],
+        step_s: float,
+        draft_s: float,
+    ) -> None:
+        if self._policy is not None:
+            self._policy.learn(proposals, draft, emitted, step_s * 1e3, draft_s * 1e3)
+
+    def _ask(self, drafter: Drafter, question: Callable[[Drafter], T]) -> T | None:
+        """Ask a drafter; one that raises is not asked again for this sequence, and the answer goes on."""
+        if drafter.name in self._muted:
+            return None
+        try:
+            return question(drafter)
+        except Exception:
+            self._muted.add(drafter.name)
+            log.exception("drafter %r failed and is off for this answer", drafter.name)
+            return None
+
+    # ---- the end of a request
+
+    def _finish(self, seq: Running, reason: FinishReason, event: StepEvent | None = None) -> StepEvent:
+        seq.finish_reason = reason
+        tail = seq.text.flush()
+        policy = self._policy
+        mode = self._mode if seq.request.speculate else "off"
+        result = seq.result(
+            mode=mode,
+            note=self._note,
+            plain_ms=policy.plain_ms if policy is not None else 0.0,
+            speedup=policy.speedup if policy is not None and seq.steps > 1 else 1.0,
+        )
+        self._release(seq)
+        base = event or StepEvent("decode", n_past=len(self._kv), n_prompt=seq.n_prompt)
+        return StepEvent(
+            base.phase,
+            text=base.text + tail,
+            token_ids=base.token_ids,
+            spans=base.spans,
+            n_drafted=base.n_drafted,
+            n_accepted=base.n_accepted,
+            n_past=base.n_past,
+            n_prompt=base.n_prompt,
+            decode_ms=base.decode_ms,
+            step_ms=base.step_ms,
+            finish_reason=reason,
+            result=result,
+        )
+
+    def _release(self, seq: Running) -> None:
+        self._muted.clear()
+        for drafter in self._drafters:
+            self._ask(drafter, lambda d: d.end(seq.seq_id))
+        with self._lock:
+            self._active = None
+            self._cancelled.discard(seq.seq_id)
+            self._context.clear_abort()

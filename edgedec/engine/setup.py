@@ -1,0 +1,97 @@
+"""From a loaded model and a configuration to a running engine: context, drafters, measured cost, policy."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+
+from edgedec import drafters
+from edgedec.config import AUTO, OFF, EngineConfig
+from edgedec.engine.engine import Engine
+from edgedec.errors import UsageError
+from edgedec.llama.base import Context, ContextParams, MemoryTraits, Model
+from edgedec.speculation import profile
+from edgedec.speculation.cost import CostCurve, measure
+from edgedec.speculation.policy import Policy
+
+log = logging.getLogger("edgedec.engine")
+
+DEFAULT_CTX = 4096
+N_DRAFT_MAX = 32
+
+
+@dataclass(slots=True)
+class Setup:
+    """An engine and what it stands on. ``note`` says why there is no speculation, if there is none."""
+
+    engine: Engine
+    context: Context
+    note: str
+
+
+def drafter_names(speculate: tuple[str, ...]) -> list[str]:
+    """The drafters that a mode stands for. Raises UnknownNameError."""
+    if speculate == (OFF,):
+        return []
+    if speculate == (AUTO,):
+        return drafters.names()
+    for name in speculate:
+        drafters.drafter_class(name)
+    return list(speculate)
+
+
+def initial_n_ctx(model: Model, config: EngineConfig) -> int:
+    """What the context starts with. Raises UsageError beyond what the model was trained for."""
+    limit = model.n_ctx_train
+    if config.n_ctx is None:
+        return min(DEFAULT_CTX, limit) if limit > 0 else DEFAULT_CTX
+    if 0 < limit < config.n_ctx:
+        raise UsageError(f"n_ctx is {config.n_ctx}, but the model was trained for {limit}.", f"Use up to {limit}.")
+    return config.n_ctx
+
+
+def why_not(traits: MemoryTraits) -> str:
+    """Why a memory cannot be guessed ahead on; "" if it can."""
+    if traits.n_rollback == 0:
+        return f"the {traits.kind} memory of this model cannot take guesses back"
+    return ""
+
+
+def set_up(model: Model, config: EngineConfig, n_ctx: int) -> Setup:
+    """Make a context of ``n_ctx`` tokens and an engine on it. The caller closes the context."""
+    names = drafter_names(config.speculate)
+    params = ContextParams(
+        n_ctx=n_ctx,
+        n_batch=config.n_batch,
+        n_ubatch=config.n_ubatch,
+        n_threads=config.n_threads,
+        n_outputs_max=N_DRAFT_MAX + 1,
+        type_k=config.type_k,
+        type_v=config.type_v,
+        flash_attn=config.flash_attn,
+    )
+    context = model.new_context(params)
+    try:
+        note = why_not(context.traits) if names else ""
+        if not names or note:
+            return Setup(Engine(model, context, mode=config.mode, note=note), context, note)
+        policy = Policy(CostCurve(_cost(model, context, config)), n_max=N_DRAFT_MAX)
+        engine = Engine(model, context, drafters.create(names), policy, mode=config.mode)
+        return Setup(engine, context, "")
+    except BaseException:
+        context.close()
+        raise
+
+
+def _cost(model: Model, context: Context, config: EngineConfig) -> dict[int, float]:
+    key = profile.profile_key(
+        model.fingerprint,
+        f"threads {context.n_threads}, gpu layers {config.n_gpu_layers}, kv {config.type_k}/{config.type_v}, "
+        f"flash {config.flash_attn}, ubatch {config.n_ubatch}",
+    )
+    cost = profile.load(key)
+    if cost is None:
+        cost = measure(context)
+        profile.store(key, cost)
+        log.info("measured cost of n rows: %s", {n: round(ms, 2) for n, ms in sorted(cost.items())})
+    return cost

@@ -1,0 +1,184 @@
+"""The door to llama.cpp: loading the library once, its log, its build, its devices, and the fast entry points.
+
+Importing this module loads the native library. Everything else in `edgedec.llama` goes through it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import sys
+import threading
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import llama_cpp
+from llama_cpp import _ggml
+from llama_cpp import llama_cpp as capi
+
+__all__ = ["Device", "abort_predicate", "build", "capi", "complaints", "devices", "system_info", "versions"]
+
+log = logging.getLogger("edgedec.llama.cpp")
+logging.getLogger("edgedec").addHandler(logging.NullHandler())  # quiet unless the application configures logging
+
+# ggml_log_level; 5 continues the line before it.
+_LEVELS = {1: logging.DEBUG, 2: logging.INFO, 3: logging.WARNING, 4: logging.ERROR}
+_CONTINUE = 5
+
+
+class _LogSink:
+    """Joins llama.cpp's log fragments to lines, sends them to `logging`, and keeps the last complaints, because a
+    failing call of llama.cpp says only in its log what was wrong."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._line = ""
+        self._level = 1
+        self.complaints: deque[str] = deque(maxlen=32)
+
+    def write(self, level: int, text: str) -> None:
+        with self._lock:
+            if level != _CONTINUE:
+                self._level = level
+            self._line += text
+            *lines, self._line = self._line.split("\n")
+            current = self._level
+            for line in lines:
+                if current in (3, 4) and line.strip():
+                    self.complaints.append(line.strip())
+        for line in lines:
+            if line.strip():
+                log.log(_LEVELS.get(current, logging.DEBUG), "%s", line.rstrip())
+
+
+_sink = _LogSink()
+
+
+@capi.llama_log_callback  # type: ignore[untyped-decorator]
+def _log_callback(level: int, text: bytes, _: Any) -> None:
+    try:
+        _sink.write(level, text.decode("utf-8", "replace"))
+    except Exception:  # an exception must not travel through native frames
+        if not sys.is_finalizing():
+            sys.stderr.write("edgedec: a log line of llama.cpp was lost\n")
+
+
+capi.llama_log_set(_log_callback, ctypes.c_void_p(0))
+capi.llama_backend_init()
+
+
+@contextmanager
+def complaints() -> Iterator[list[str]]:
+    """Collects the warnings and errors that llama.cpp logs inside the block; the list is filled when it ends."""
+    _sink.complaints.clear()
+    found: list[str] = []
+    try:
+        yield found
+    finally:
+        found.extend(_sink.complaints)
+
+
+def _fast(name: str, restype: Any, *argtypes: Any) -> Any:
+    """A fresh function object, so that result types suit numpy: void* is an int, which costs nothing to read."""
+    function = capi._lib[name]
+    function.restype = restype
+    function.argtypes = argtypes
+    return function
+
+
+get_logits_ith = _fast("llama_get_logits_ith", ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int32)
+token_to_piece = _fast(
+    "llama_token_to_piece",
+    ctypes.c_int32,
+    ctypes.c_void_p,
+    ctypes.c_int32,
+    ctypes.c_void_p,
+    ctypes.c_int32,
+    ctypes.c_int32,
+    ctypes.c_bool,
+)
+
+
+def abort_predicate() -> Any:
+    """A native ``bool (*)(void *)`` that is true while the byte it points to is not zero.
+
+    llama.cpp asks its abort callback once per graph node, about a thousand times per step: a Python function there
+    costs 10 % of a small model's speed. ``strlen`` of a one-byte string is exactly the predicate we need.
+    """
+    libc = ctypes.CDLL("msvcrt") if sys.platform == "win32" else ctypes.CDLL(None)
+    return ctypes.cast(libc.strlen, capi.ggml_abort_callback)
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """One compute device that ggml sees. ``kind``: cpu, gpu, igpu, accel. Bytes are 0 where it does not tell."""
+
+    name: str
+    description: str
+    kind: str
+    memory_free: int
+    memory_total: int
+
+
+_DEVICE_KINDS = ("cpu", "gpu", "igpu", "accel", "meta")
+
+
+def devices() -> list[Device]:
+    """The devices of this build, in ggml's order."""
+    g = _ggml.libggml
+    g.ggml_backend_dev_count.restype = ctypes.c_size_t
+    g.ggml_backend_dev_get.restype = ctypes.c_void_p
+    g.ggml_backend_dev_get.argtypes = [ctypes.c_size_t]
+    for name in ("name", "description"):
+        function = getattr(g, f"ggml_backend_dev_{name}")
+        function.restype, function.argtypes = ctypes.c_char_p, [ctypes.c_void_p]
+    g.ggml_backend_dev_type.restype, g.ggml_backend_dev_type.argtypes = ctypes.c_int, [ctypes.c_void_p]
+    size_p = ctypes.POINTER(ctypes.c_size_t)
+    g.ggml_backend_dev_memory.restype = None
+    g.ggml_backend_dev_memory.argtypes = [ctypes.c_void_p, size_p, size_p]
+    found = []
+    for i in range(g.ggml_backend_dev_count()):
+        dev = g.ggml_backend_dev_get(i)
+        free, total = ctypes.c_size_t(0), ctypes.c_size_t(0)
+        g.ggml_backend_dev_memory(dev, ctypes.byref(free), ctypes.byref(total))
+        kind = g.ggml_backend_dev_type(dev)
+        found.append(
+            Device(
+                name=(g.ggml_backend_dev_name(dev) or b"").decode("utf-8", "replace"),
+                description=(g.ggml_backend_dev_description(dev) or b"").decode("utf-8", "replace"),
+                kind=_DEVICE_KINDS[kind] if 0 <= kind < len(_DEVICE_KINDS) else str(kind),
+                memory_free=int(free.value),
+                memory_total=int(total.value),
+            )
+        )
+    return found
+
+
+@cache
+def system_info() -> str:
+    """llama.cpp's own line on what it was compiled for."""
+    return (capi.llama_print_system_info() or b"").decode("utf-8", "replace").strip(" |")
+
+
+@cache
+def build() -> str:
+    """Names this build: versions and processor features. A part of every stored measurement's key."""
+    version = (capi.llama_version() or b"").decode("utf-8", "replace")
+    return f"llama-cpp-python {llama_cpp.__version__}, llama.cpp {version}, {system_info()}"
+
+
+def versions() -> dict[str, str]:
+    """Versions of the binding and of llama.cpp."""
+    return {
+        "llama_cpp_python": str(llama_cpp.__version__),
+        "llama_cpp": (capi.llama_version() or b"").decode("utf-8", "replace"),
+    }
+
+
+def supports_gpu_offload() -> bool:
+    """Whether this build can put layers on a GPU at all."""
+    return bool(capi.llama_supports_gpu_offload())

@@ -1,0 +1,271 @@
+"""A GGUF file loaded by llama.cpp: vocabulary, metadata, template. Contexts are made from it."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import struct
+from collections.abc import Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from edgedec.errors import ClosedError, ModelError, ModelFormatError, ModelUnsupportedError, UsageError
+from edgedec.llama import lib
+from edgedec.llama.base import ContextParams, ProgressCallback
+from edgedec.llama.context import LlamaContext
+from edgedec.llama.lib import capi
+
+_HEADER = struct.Struct("<4sIQQ")  # magic, version, n_tensors, n_kv
+_BIG_ARRAYS = ("tokenizer.ggml.tokens", "tokenizer.ggml.merges", "tokenizer.ggml.scores", "tokenizer.ggml.token_type")
+
+
+def check_gguf(path: Path) -> None:
+    """Refuse what is plainly not a GGUF file before native code sees it. Raises ModelFormatError."""
+    size = path.stat().st_size
+    if size == 0:
+        raise ModelFormatError(f"{path} is empty.", "Fetch the model again; the download did not finish.")
+    with path.open("rb") as file:
+        head = file.read(_HEADER.size)
+    if head[:4] != b"GGUF":
+        raise ModelFormatError(f"{path} is not a GGUF file.", "Give a model file that ends in .gguf.")
+    if len(head) < _HEADER.size:
+        raise ModelFormatError(f"{path} is truncated ({size} bytes).", "Fetch the model again.")
+    version = _HEADER.unpack(head)[1]
+    if version not in (2, 3):
+        what = "is big-endian" if version in (2 << 24, 3 << 24) else f"has GGUF version {version}"
+        raise ModelFormatError(f"{path} {what}.", "Only little-endian GGUF of version 2 or 3 can be read; convert it.")
+
+
+def fingerprint(path: Path) -> str:
+    """A short name for the content of a model file: its size and a hash of both ends (metadata and some weights)."""
+    size = path.stat().st_size
+    digest = hashlib.blake2b(str(size).encode(), digest_size=12)
+    with path.open("rb") as file:
+        digest.update(file.read(1 << 20))
+        file.seek(max(0, size - (1 << 18)))
+        digest.update(file.read())
+    return digest.hexdigest()
+
+
+def _load_error(path: Path, complaints: list[str]) -> ModelError:
+    text = " ".join(complaints).lower()
+    reason = next((c.partition(": ")[2] or c for c in complaints if "error loading model" in c), "")
+    reason = reason or (complaints[-1] if complaints else "llama.cpp gave no reason")
+    reason = reason.removeprefix("error loading model: ").rstrip(".")
+    if "unknown model architecture" in text or "unknown pre-tokenizer" in text:
+        return ModelUnsupportedError(f"{path.name}: {reason}.", "This build of llama.cpp is too old for the model.")
+    if "not within the file bounds" in text or "failed to read" in text or "corrupted or incomplete" in text:
+        return ModelFormatError(f"{path} is truncated or damaged ({reason}).", "Fetch the model again.")
+    if "alloc" in text or "out of memory" in text:
+        return ModelError(f"{path.name} does not fit into memory ({reason}).", "Use a smaller quantisation.")
+    return ModelFormatError(f"{path} could not be loaded ({reason}).", "Run with -v to see llama.cpp's log.")
+
+
+class LlamaModel:
+    """`edgedec.llama.base.Model` on llama.cpp.
+
+    ``n_gpu_layers`` < 0: as many as the build can offload. ``progress`` is called with 0…1 while weights are read.
+
+    Raises ModelFormatError, ModelUnsupportedError, ModelError.
+    """
+
+    def __init__(self, path: Path, *, n_gpu_layers: int = -1, progress: ProgressCallback | None = None) -> None:
+        self._path = path
+        check_gguf(path)
+        self._stack = ExitStack()
+        params = capi.llama_model_default_params()
+        params.n_gpu_layers = n_gpu_layers
+        raised: list[BaseException] = []
+
+        @capi.llama_progress_callback  # type: ignore[untyped-decorator]
+        def on_progress(fraction: float, _: Any) -> bool:
+            try:
+                if progress is not None:
+                    progress(fraction)
+            except BaseException as error:
+                raised.append(error)
+                return False
+            return True
+
+        params.progress_callback = on_progress
+        with lib.complaints() as complaints:
+            handle = capi.llama_model_load_from_file(str(path).encode(), params)
+        if raised:
+            if handle:
+                capi.llama_model_free(handle)
+            raise raised[0]
+        if not handle:
+            raise _load_error(path, complaints)
+        self._handle = handle
+        self._stack.callback(self._free)
+        try:
+            self._read()
+            self._refuse_unusable()
+        except BaseException:
+            self.close()
+            raise
+
+    def _free(self) -> None:
+        handle, self._handle = self._handle, None
+        if handle:
+            capi.llama_model_free(handle)
+
+    def _read(self) -> None:
+        vocab = capi.llama_model_get_vocab(self._handle)
+        if not vocab:
+            raise ModelUnsupportedError(f"{self._path.name} has no vocabulary.", "Give a model that generates text.")
+        self._vocab = vocab
+        self._n_vocab = int(capi.llama_vocab_n_tokens(vocab))
+        self._pieces: list[bytes | None] = [None] * self._n_vocab
+        self._metadata = self._read_metadata()
+        self._eog_ids = frozenset(t for t in range(self._n_vocab) if capi.llama_vocab_is_eog(vocab, t))
+        self._fingerprint = f"{fingerprint(self._path)}/{lib.build()}"
+        self._control_strings: tuple[str, ...] | None = None
+
+    def _read_metadata(self) -> dict[str, str]:
+        found = {}
+        for i in range(capi.llama_model_meta_count(self._handle)):
+            key = self._string(capi.llama_model_meta_key_by_index, i)
+            if key not in _BIG_ARRAYS:
+                found[key] = self._string(capi.llama_model_meta_val_str_by_index, i)
+        return found
+
+    def _string(self, function: Any, index: int) -> str:
+        size = 512
+        while True:
+            buffer = ctypes.create_string_buffer(size)
+            n = function(self._handle, index, buffer, size)
+            if n < size:
+                return buffer.value.decode("utf-8", "replace") if n >= 0 else ""
+            size = n + 1
+
+    def _refuse_unusable(self) -> None:
+        name, arch = self._path.name, self.architecture
+        hint = "Give a model that generates text token by token."
+        pooling = self._metadata.get(f"{arch}.pooling_type", "0")
+        causal = self._metadata.get(f"{arch}.attention.causal", "true")
+        if capi.llama_vocab_type(self._vocab) == capi.LLAMA_VOCAB_TYPE_NONE or self._n_vocab == 0:
+            raise ModelUnsupportedError(f"{name} has no vocabulary.", hint)
+        if capi.llama_model_is_diffusion(self._handle):
+            raise ModelUnsupportedError(f"{name} is a diffusion model ({arch}).", hint)
+        if pooling not in ("0", "-1") or causal == "false" or not capi.llama_model_has_decoder(self._handle):
+            raise ModelUnsupportedError(f"{name} is an embedding model ({arch}); it cannot write text.", hint)
+        if capi.llama_model_has_encoder(self._handle):
+            raise ModelUnsupportedError(f"{name} is an encoder-decoder model ({arch}).", hint)
+
+    @property
+    def _live(self) -> Any:
+        if self._handle is None:
+            raise ClosedError("The model has been closed.", "Load it again.")
+        return self._handle
+
+    @property
+    def path(self) -> Path:
+        return self._path
+
+    @property
+    def name(self) -> str:
+        return self._path.stem
+
+    @property
+    def architecture(self) -> str:
+        return self._metadata.get("general.architecture", "unknown")
+
+    @property
+    def n_params(self) -> int:
+        return int(capi.llama_model_n_params(self._live))
+
+    @property
+    def n_bytes(self) -> int:
+        return int(capi.llama_model_size(self._live))
+
+    @property
+    def n_ctx_train(self) -> int:
+        return int(capi.llama_model_n_ctx_train(self._live))
+
+    @property
+    def n_vocab(self) -> int:
+        return self._n_vocab
+
+    @property
+    def metadata(self) -> Mapping[str, str]:
+        return self._metadata
+
+    @property
+    def chat_template(self) -> str | None:
+        text = capi.llama_model_chat_template(self._live, None)
+        return text.decode("utf-8", "replace") if text else None
+
+    @property
+    def bos_id(self) -> int | None:
+        token = int(capi.llama_vocab_bos(self._vocab))
+        return token if token >= 0 else None
+
+    @property
+    def eos_id(self) -> int | None:
+        token = int(capi.llama_vocab_eos(self._vocab))
+        return token if token >= 0 else None
+
+    @property
+    def eog_ids(self) -> frozenset[int]:
+        return self._eog_ids
+
+    @property
+    def fingerprint(self) -> str:
+        return self._fingerprint
+
+    def tokenize(self, text: str, *, add_special: bool = False, parse_special: bool = False) -> list[int]:
+        assert self._live
+        data = text.encode("utf-8", "replace")
+        size = len(data) + 8
+        while True:
+            buffer = (ctypes.c_int32 * size)()
+            n = capi.llama_tokenize(self._vocab, data, len(data), buffer, size, add_special, parse_special)
+            if n >= 0:
+                return list(buffer[:n])
+            if n == -(2**31):
+                raise UsageError("The text is too long to be tokenised.", "Give less text.")
+            size = -n
+
+    def _piece(self, token: int, special: bool) -> bytes:
+        if not 0 <= token < self._n_vocab:
+            raise UsageError(f"Token id {token} is not in the vocabulary (0 to {self._n_vocab - 1}).")
+        assert self._live
+        size = 64
+        while True:
+            buffer = ctypes.create_string_buffer(size)
+            n = lib.token_to_piece(self._vocab, token, buffer, size, 0, special)
+            if n >= 0:
+                return buffer.raw[:n]
+            size = -n
+
+    def piece(self, token: int) -> bytes:
+        if 0 <= token < self._n_vocab:
+            known = self._pieces[token]
+            if known is not None:
+                return known
+        data = self._piece(token, special=False)
+        self._pieces[token] = data
+        return data
+
+    def special_text(self, token: int) -> str:
+        return self._piece(token, special=True).decode("utf-8", "replace")
+
+    def is_control(self, token: int) -> bool:
+        return bool(capi.llama_vocab_is_control(self._vocab, token))
+
+    def control_strings(self) -> tuple[str, ...]:
+        if self._control_strings is None:
+            mask = capi.LLAMA_TOKEN_ATTR_CONTROL | capi.LLAMA_TOKEN_ATTR_UNKNOWN
+            tokens = (t for t in range(self._n_vocab) if capi.llama_vocab_get_attr(self._vocab, t) & mask)
+            texts = {(capi.llama_vocab_get_text(self._vocab, t) or b"").decode("utf-8", "replace") for t in tokens}
+            self._control_strings = tuple(sorted(texts - {""}, key=lambda s: (-len(s), s)))
+        return self._control_strings
+
+    def new_context(self, params: ContextParams) -> LlamaContext:
+        """Raises ModelError if llama.cpp cannot make one (usually: not enough memory)."""
+        return LlamaContext(self._live, self._n_vocab, params, fingerprint=self._fingerprint)
+
+    def close(self) -> None:
+        self._stack.close()

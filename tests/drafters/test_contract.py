@@ -1,0 +1,181 @@
+"""What every drafter in the registry must keep to."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from edgedec.drafters import create, drafter_class, names
+from edgedec.drafters.base import Drafter, Want
+from edgedec.types import Candidates
+
+every_drafter = pytest.mark.parametrize("name", names())
+
+texts = st.lists(st.integers(0, 3), max_size=30)
+steps = st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=6), max_size=12)
+sizes = st.one_of(st.integers(0, 2), st.integers(3, 40))
+
+
+def make(name: str) -> Drafter:
+    (drafter,) = create([name])
+    return drafter
+
+
+def play(drafter: Drafter, seq_id: int, prompt: list[int], accepted: list[list[int]]) -> None:
+    drafter.begin(seq_id, prompt)
+    for i, tokens in enumerate(accepted):
+        drafter.accept(seq_id, tokens, used=i % 2 == 0)
+
+
+def draft(drafter: Drafter, seq_id: int = 0, n_max: int = 16, depth_max: int = 8) -> Candidates:
+    (out,) = drafter.draft([Want(seq_id, n_max, depth_max)])
+    return out
+
+
+def check(out: Candidates, drafter: Drafter, n_max: int, depth_max: int) -> None:
+    assert out.source == drafter.name
+    assert len(out.tokens) == len(out.parents) == len(out.scores) == len(out.features) <= n_max
+    depths: list[int] = []
+    for i, parent in enumerate(out.parents):
+        assert -1 <= parent < i
+        depths.append(1 if parent < 0 else depths[parent] + 1)
+        assert depths[-1] <= depth_max
+    assert len(set(zip(out.parents, out.tokens, strict=True))) == len(out), "siblings have different tokens"
+    assert all(type(token) is int and token >= 0 for token in out.tokens)
+    assert all(0 < score <= 1 for score in out.scores)
+    for row in out.features:
+        assert len(row) == len(drafter.feature_names)
+        assert all(type(number) is float for number in row)
+
+
+@every_drafter
+def test_class_attributes(name: str) -> None:
+    cls = drafter_class(name)
+    assert issubclass(cls, Drafter)
+    assert cls.name == name
+    assert len(set(cls.feature_names)) == len(cls.feature_names)
+    assert cls.needs <= {"logits"}
+    assert dataclasses.is_dataclass(cls.Options)
+    assert cls.Options.__dataclass_params__.frozen
+    assert cls.Options() == make(name).options
+
+
+@every_drafter
+@settings(deadline=None)
+@given(texts, steps, sizes, sizes)
+def test_proposals_are_a_forest_within_limits(
+    name: str, prompt: list[int], accepted: list[list[int]], n_max: int, depth_max: int
+) -> None:
+    drafter = make(name)
+    drafter.begin(0, prompt)
+    check(draft(drafter, 0, n_max, depth_max), drafter, n_max, depth_max)
+    for tokens in accepted:
+        drafter.accept(0, tokens, used=True)
+        check(draft(drafter, 0, n_max, depth_max), drafter, n_max, depth_max)
+
+
+@every_drafter
+@pytest.mark.parametrize(("n_max", "depth_max"), [(0, 0), (0, 4), (4, 0), (1, 1), (1, 4), (4, 1)])
+def test_small_limits(name: str, n_max: int, depth_max: int) -> None:
+    drafter = make(name)
+    drafter.begin(0, [1, 2, 3, 1, 2, 4] * 10)
+    check(draft(drafter, 0, n_max, depth_max), drafter, n_max, depth_max)
+
+
+@every_drafter
+@pytest.mark.parametrize("prompt", [[], [3]])
+def test_tiny_prompts(name: str, prompt: list[int]) -> None:
+    drafter = make(name)
+    drafter.begin(0, prompt)
+    check(draft(drafter), drafter, 16, 8)
+    drafter.accept(0, [3, 3, 3], used=False)
+    check(draft(drafter), drafter, 16, 8)
+
+
+@every_drafter
+@settings(deadline=None)
+@given(texts, steps)
+def test_step_by_step_equals_a_fresh_replay(name: str, prompt: list[int], accepted: list[list[int]]) -> None:
+    live = make(name)
+    live.begin(0, prompt)
+    for i, tokens in enumerate(accepted):
+        draft(live)
+        live.accept(0, tokens, used=i % 2 == 0)
+        replayed = make(name)
+        play(replayed, 0, prompt, accepted[: i + 1])
+        assert draft(live) == draft(replayed)
+
+
+@every_drafter
+@settings(deadline=None)
+@given(texts, steps)
+def test_drafting_twice_gives_the_same(name: str, prompt: list[int], accepted: list[list[int]]) -> None:
+    drafter = make(name)
+    play(drafter, 0, prompt, accepted)
+    first, second = draft(drafter), draft(drafter)
+    assert first == second
+    first.tokens.append(0)
+    assert draft(drafter) == second, "a caller owns what it was given"
+
+
+@every_drafter
+@settings(deadline=None)
+@given(texts, steps, texts, steps)
+def test_two_sequences_do_not_mix(
+    name: str, prompt: list[int], accepted: list[list[int]], other_prompt: list[int], other_accepted: list[list[int]]
+) -> None:
+    both, one, other = make(name), make(name), make(name)
+    play(one, 3, prompt, accepted)
+    play(other, 5, other_prompt, other_accepted)
+    both.begin(5, other_prompt)
+    both.begin(3, prompt)
+    for i in range(max(len(accepted), len(other_accepted))):
+        for seq_id, told in ((3, accepted), (5, other_accepted)):
+            if i < len(told):
+                both.accept(seq_id, told[i], used=i % 2 == 0)
+    together = both.draft([Want(5, 16, 8), Want(3, 4, 4)])
+    assert together == [draft(other, 5), draft(one, 3, 4, 4)]
+
+
+@every_drafter
+@settings(deadline=None)
+@given(texts, steps, texts, steps)
+def test_ids_are_reusable_after_end(
+    name: str, prompt: list[int], accepted: list[list[int]], old_prompt: list[int], old_accepted: list[list[int]]
+) -> None:
+    reused, fresh = make(name), make(name)
+    play(reused, 0, old_prompt, old_accepted)
+    reused.end(0)
+    play(reused, 0, prompt, accepted)
+    play(fresh, 0, prompt, accepted)
+    assert draft(reused) == draft(fresh)
+
+
+@every_drafter
+def test_ending_an_unknown_sequence_is_ignored(name: str) -> None:
+    drafter = make(name)
+    drafter.end(7)
+    drafter.begin(0, [1, 2, 1])
+    before = draft(drafter)
+    drafter.end(7)
+    assert draft(drafter) == before
+    drafter.end(0)
+    drafter.end(0)
+
+
+@every_drafter
+def test_no_wants_no_proposals(name: str) -> None:
+    drafter = make(name)
+    drafter.begin(0, [1, 2, 1])
+    assert drafter.draft([]) == []
+
+
+@every_drafter
+def test_close_twice(name: str) -> None:
+    drafter = make(name)
+    drafter.begin(0, [1, 2, 1])
+    drafter.close()
+    drafter.close()
