@@ -36,7 +36,7 @@ class Drafter:
         """Settings of this drafter; each subclass has its own."""
 
     def __init__(self, options: Any = None) -> None:
-        self.options = options if options is not None else self.Options()
+        self.options: Any = options if options is not None else self.Options()
 
     def begin(self, seq_id: int, prompt: Sequence[int]) -> None:
         """A sequence starts. ``prompt`` is all of its prompt's tokens."""

@@ -46,7 +46,7 @@ class CostCurve:
 
     @property
     def plain_ms(self) -> float:
-        """T(1) now: the mean of recent plain steps without outliers, or the measurement at load before there were any."""
+        """T(1) now: the mean of recent plain steps without outliers; the measurement at load before there were any."""
         if self._plain_ms == 0.0:
             self._plain_ms = _level(self._plain) if self.is_grounded else self._base[1]
         return self._plain_ms

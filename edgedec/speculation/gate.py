@@ -1,10 +1,10 @@
 """Never slower: guessing may only spend what the clock allows.
 
-Time is kept against plain decoding. A step that checked guesses earns ``tokens × plain`` and costs what it took; a plain
-step earns what it took less the time spent on looking for guesses. The difference is credit. A step with guesses may at
-worst bring one token for the price of many rows, so it is allowed only while that worst case fits into the credit plus
-a small allowance. Then, whatever drafters do, an answer is never more than ``EPSILON`` of its time plus the allowance
-behind plain decoding (up to the error of the baseline).
+Time is kept against plain decoding. A step that checked guesses earns ``tokens × plain`` and costs what it took; a
+plain step earns what it took less the time spent on looking for guesses. The difference is credit. A step with
+guesses may at worst bring one token for the price of many rows, so it is allowed only while that worst case fits
+into the credit plus a small allowance. Then, whatever drafters do, an answer is never more than ``EPSILON`` of its
+time plus the allowance behind plain decoding (up to the error of the baseline).
 """
 
 from __future__ import annotations
