@@ -1,30 +1,83 @@
 """The seam between callers and the engine: submit a request, iterate its step events, cancel it.
 
-One thread owns the context. Callers' threads put requests into its inbox and read events from a mailbox each; the
-engine never waits for a reader. A context that was not given a size grows, between requests, to what a request
-needs.
+All native computing of a process happens on one thread, whatever number of models is loaded. llama.cpp's CPU backend
+keeps a team of OpenMP workers per calling thread; with a second team there are more workers than cores, every barrier
+becomes a system call, and a small model runs at half its speed (measured: 5.8 → 11 ms a step). Callers' threads put
+jobs into that thread's inbox and read events from a mailbox per request; the engine never waits for a reader.
+
+A context that was not given a size grows, between requests, to what a request needs.
 """
 
 from __future__ import annotations
 
 import itertools
 import logging
+import os
 import queue
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from functools import cache
 from pathlib import Path
+from typing import TypeVar
 
 from edgedec.config import EngineConfig
 from edgedec.engine.setup import Setup, drafter_names, initial_n_ctx, set_up
-from edgedec.errors import ClosedError, EdgedecError, EngineCrashedError
+from edgedec.errors import ClosedError, EdgedecError, EngineCrashedError, UsageError
 from edgedec.llama.base import Model, ProgressCallback
 from edgedec.types import Request, Result, StepEvent
 
 log = logging.getLogger("edgedec.client")
 
+T = TypeVar("T")
+
 _ANSWER_ROOM = 1024  # tokens that an answer of unknown length is given when the context grows
 _CTX_STEP = 1024
+
+
+class EngineThread:
+    """Runs jobs one after the other. Made once per process by `engine_thread`."""
+
+    def __init__(self) -> None:
+        self._pid = os.getpid()
+        self._jobs: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="edgedec-engine", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while True:
+            self._jobs.get()()
+
+    def call(self, job: Callable[[], T]) -> Future[T]:
+        """Run ``job`` after those before it; its result or exception arrives in the future. Raises UsageError in a
+        forked child, where the thread does not exist."""
+        if os.getpid() != self._pid:
+            raise UsageError(
+                "This process was forked after a model had been used, and the engine does not survive a fork.",
+                'Load models in the child only, or start workers with multiprocessing\'s "spawn" method.',
+            )
+        future: Future[T] = Future()
+
+        def run() -> None:
+            try:
+                future.set_result(job())
+            except BaseException as error:
+                future.set_exception(error)
+
+        self._jobs.put(run)
+        return future
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the caller is a job."""
+        return threading.current_thread() is self._thread
+
+
+@cache
+def engine_thread() -> EngineThread:
+    """The one thread of this process that computes."""
+    return EngineThread()
 
 
 class Generation:
@@ -72,107 +125,92 @@ class Generation:
 
 
 class _Worker:
-    """Everything that the engine thread owns. Holds no reference to `Client`, so that a forgotten client can end."""
+    """What a client has on the engine thread. Holds no reference to it, so that a forgotten client can end."""
 
-    def __init__(self, model: Model, config: EngineConfig, setup: Setup) -> None:
+    def __init__(self, model: Model, config: EngineConfig) -> None:
         self._model = model
         self._config = config
-        self._setup = setup
-        self._inbox: queue.SimpleQueue[Generation | None] = queue.SimpleQueue()
-        self._closing = threading.Event()
-        self._ended = threading.Event()
+        self._thread = engine_thread()
+        self._is_closing = False
         self._active: Generation | None = None
-        self._crash: EdgedecError | None = None
-        self._thread = threading.Thread(target=self._run, name="edgedec-engine", daemon=True)
-        self._thread.start()
-
-    @property
-    def setup(self) -> Setup:
-        return self._setup
+        self._crash: EngineCrashedError | None = None
+        n_ctx = initial_n_ctx(model, config)
+        self.setup: Setup = self._thread.call(lambda: set_up(model, config, n_ctx)).result()
 
     def submit(self, generation: Generation) -> None:
+        self.check()
+        self._thread.call(lambda: self._serve(generation))
+
+    def check(self) -> None:
+        if self._is_closing:
+            raise ClosedError("The model has been closed.", "Load it again.")
         if self._crash is not None:
             raise self._crash
-        if self._closing.is_set():
-            raise ClosedError("The model has been closed.", "Load it again.")
-        self._inbox.put(generation)
-        if self._ended.is_set():  # the thread may have ended between the checks above and the put
-            self._refuse_rest()
+
+    def call(self, job: Callable[[Setup], T]) -> T:
+        self.check()
+        return self._thread.call(lambda: job(self.setup)).result()
 
     def cancel(self, seq_id: int) -> None:
-        self._setup.engine.cancel(seq_id)
+        self.setup.engine.cancel(seq_id)
 
     def stop(self) -> None:
-        """End the thread, then free context and model. A second call does nothing."""
-        if self._closing.is_set():
+        """Cancel what runs, then free context and model. A second call does nothing."""
+        if self._is_closing:
             return
-        self._closing.set()
+        self._is_closing = True
         active = self._active
         if active is not None:
             active.cancel()
-        self._inbox.put(None)
-        if threading.current_thread() is not self._thread:
-            self._thread.join()
-        self._setup.context.close()
+        if self._thread.is_current:
+            self._free()
+        else:
+            self._thread.call(self._free).result()
+
+    def _free(self) -> None:
+        self.setup.context.close()
         self._model.close()
 
-    def _run(self) -> None:
-        try:
-            while (generation := self._inbox.get()) is not None:
-                self._active = generation
-                self._serve(generation)
-                self._active = None
-        except BaseException as error:
-            log.exception("the engine thread ended")
-            self._crash = EngineCrashedError(f"The engine stopped unexpectedly: {error!r}.", "Load the model again.")
-            self._crash.__cause__ = error
-            if self._active is not None:
-                self._active.put(self._crash)
-        self._ended.set()
-        self._refuse_rest()
-
-    def _refuse_rest(self) -> None:
-        error = self._crash or ClosedError("The model was closed before the request ran.", "Load it again.")
-        while True:
-            try:
-                generation = self._inbox.get_nowait()
-            except queue.Empty:
-                return
-            if generation is not None:
-                generation.put(error)
-
     def _serve(self, generation: Generation) -> None:
+        self._active = generation
         try:
+            self.check()
             self._make_room(generation.request)
-            engine = self._setup.engine
+            engine = self.setup.engine
             engine.submit(generation.seq_id, generation.request)
+            if generation.is_cancelled or self._is_closing:
+                engine.cancel(generation.seq_id)
+            while not engine.is_idle:
+                for _, item in engine.step():
+                    generation.put(item)
         except EdgedecError as error:
             generation.put(error)
-            return
-        if generation.is_cancelled or self._closing.is_set():
-            engine.cancel(generation.seq_id)
-        while not engine.is_idle:
-            for _, item in engine.step():
-                generation.put(item)
+        except BaseException as error:
+            log.exception("the engine failed unexpectedly")
+            self._crash = EngineCrashedError(f"The engine stopped unexpectedly: {error!r}.", "Load the model again.")
+            self._crash.__cause__ = error
+            generation.put(self._crash)
+        finally:
+            self._active = None
 
     def _make_room(self, request: Request) -> None:
         """Replace the context by a larger one if it was sized automatically and this request needs more."""
-        limit, n_ctx = self._model.n_ctx_train, self._setup.context.n_ctx
+        limit, n_ctx = self._model.n_ctx_train, self.setup.context.n_ctx
         needed = len(request.prompt) + (request.max_tokens or min(_ANSWER_ROOM, max(1, limit - len(request.prompt))))
         if self._config.n_ctx is not None or needed <= n_ctx or n_ctx >= limit:
             return
         wanted = min(limit, -(-needed // _CTX_STEP) * _CTX_STEP)
         log.info("the context grows from %d to %d tokens", n_ctx, wanted)
-        self._setup.context.close()
+        self.setup.context.close()
         try:
-            self._setup = set_up(self._model, self._config, wanted)
+            self.setup = set_up(self._model, self._config, wanted)
         except EdgedecError:
-            self._setup = set_up(self._model, self._config, n_ctx)
+            self.setup = set_up(self._model, self._config, n_ctx)
             raise
 
 
 class Client:
-    """A loaded model and its engine thread.
+    """A loaded model and its engine.
 
     Args:
         model: taken over: `close` closes it.
@@ -181,14 +219,13 @@ class Client:
 
     def __init__(self, model: Model, config: EngineConfig) -> None:
         try:
-            setup = set_up(model, config, initial_n_ctx(model, config))
+            self._worker = _Worker(model, config)
         except BaseException:
             model.close()
             raise
         self.model = model
         self.config = config
         self._ids = itertools.count()
-        self._worker = _Worker(model, config, setup)
         self._finalizer = weakref.finalize(self, self._worker.stop)
 
     @classmethod
@@ -204,6 +241,13 @@ class Client:
         generation = Generation(next(self._ids), request, self)
         self._worker.submit(generation)
         return generation
+
+    def call(self, job: Callable[[Setup], T]) -> T:
+        """Run ``job`` on the engine thread, between requests, and return what it returns.
+
+        Whatever decodes must run there; see the module's text.
+        """
+        return self._worker.call(job)
 
     def cancel(self, seq_id: int) -> None:
         """See `Generation.cancel`."""

@@ -105,6 +105,11 @@ class LLM:
         self._template: ChatTemplate | None = None
 
     @property
+    def client(self) -> Client:
+        """The engine's side: requests in token ids, and jobs on the engine thread."""
+        return self._client
+
+    @property
     def path(self) -> Path:
         return self._client.model.path
 

@@ -14,6 +14,7 @@ import argparse
 import statistics
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -44,6 +45,20 @@ def plain_rows(context: Context, prompt: Sequence[int], answer: Sequence[int]) -
         n = len(part)
         context.decode(Rows(part, range(start, start + n), ((0,),) * n, (False,) * n))
     return feed(context, [prompt[-1], *answer[:-1]], len(prompt) - 1, 1)
+
+
+def last_row(context: Context, prompt: Sequence[int], answer: Sequence[int], _: object) -> np.ndarray:
+    """The logits that chose the last token of ``answer``."""
+    return plain_rows(context, prompt, answer)[-1]
+
+
+def noise_of(context: Context, prompt: Sequence[int], answer: Sequence[int], _: object) -> float:
+    """The largest difference of a logit between decoding one row at a time and eight at once."""
+    rows = plain_rows(context, prompt, answer)
+    if not context.seq_rm(0, len(prompt) - 1, -1):
+        raise RuntimeError("this memory cannot go back, so the noise cannot be measured")
+    wide = feed(context, [prompt[-1], *answer[:-1]], len(prompt) - 1, 8)
+    return max(float(np.abs(a - b).max()) for a, b in zip(rows, wide, strict=True))
 
 
 def gap(params: SamplingParams, prompt: Sequence[int], answer: Sequence[int], row: np.ndarray, other: int) -> float:
@@ -80,7 +95,7 @@ def main() -> int:
     items = spread(read(args.suite), args.prompts)
     limit_ctx = 4096
     with edgedec.load(args.model, n_ctx=limit_ctx) as llm:
-        context = llm.model.new_context(ContextParams(n_ctx=limit_ctx, n_outputs_max=64))
+        context = llm.client.call(lambda _: llm.model.new_context(ContextParams(n_ctx=limit_ctx, n_outputs_max=64)))
         noise: list[float] = []
         worst = 0.0
         for mode, temperature in (("greedy", 0.0), (f"temperature {args.temperature}", args.temperature)):
@@ -106,10 +121,7 @@ def main() -> int:
                 accepted += runs[1].speculation.accepted
                 n_tokens += len(guessed)
                 if mode == "greedy" and len(noise) < 10 and len(plain) > 16:
-                    rows = plain_rows(context, prompt, plain)
-                    context.seq_rm(0, len(prompt) - 1, -1)
-                    wide = feed(context, [prompt[-1], *plain[:-1]], len(prompt) - 1, 8)
-                    noise.append(max(float(np.abs(a - b).max()) for a, b in zip(rows, wide, strict=True)))
+                    noise.append(llm.client.call(partial(noise_of, context, prompt, plain)))
                 ends = (runs[0].finish_reason, runs[1].finish_reason)
                 if plain == guessed and runs[0].text == runs[1].text and ends[0] == ends[1]:
                     same += 1
@@ -119,7 +131,7 @@ def main() -> int:
                     at = min(len(plain), len(guessed))
                 eog = next(iter(llm.model.eog_ids))
                 other = guessed[at] if at < len(guessed) else eog
-                row = plain_rows(context, prompt, [*plain[:at], eog])[-1]
+                row = llm.client.call(partial(last_row, context, prompt, [*plain[:at], eog]))
                 found = gap(params, prompt, plain[:at], row, other)
                 gaps.append(found)
                 print(f"  {mode}: {item.category} {item.id} parts at token {at}, gap {found:.3f}", flush=True)
@@ -131,7 +143,7 @@ def main() -> int:
                 f" {n_tokens} tokens, {drafted} drafted, {accepted} accepted",
                 flush=True,
             )
-        context.close()
+        llm.client.call(lambda _: context.close())
     level = max(noise, default=0.0)
     print(f"noise of batch width 8 on these texts: median {statistics.median(noise):.3f}, largest {level:.3f} logits")
     print("every fork is a near-tie" if worst <= 2 * level else f"WRONG: a gap of {worst:.3f} is above twice the noise")
