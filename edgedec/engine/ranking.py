@@ -28,14 +28,13 @@ def kth_largest_bound(row: Row, k: int) -> float:
 
     The row is dealt into blocks. The k largest block maxima are k different entries, so at least k entries reach
     the smallest of them. A block is a column of the row written as a matrix: maxima of columns are vector operations.
+    Entries after the last full line are left out: without them it is a lower bound all the same.
     """
     n = row.size
     n_blocks = max(n // 64, 8 * k)
     n_rows = n // n_blocks
     if n_rows < 2:
         return float(np.partition(row, n - k)[n - k])
-    n_matrix = n_rows * n_blocks
-    maxima = row[:n_matrix].reshape(n_rows, n_blocks).max(axis=0)
-    np.maximum(maxima[: n - n_matrix], row[n_matrix:], out=maxima[: n - n_matrix])
+    maxima = row[: n_rows * n_blocks].reshape(n_rows, n_blocks).max(axis=0)
     maxima.partition(n_blocks - k)
     return float(maxima[n_blocks - k])

@@ -6,7 +6,7 @@ it is the answer's text. The answer's token ids follow another rule: all tokens 
 completed the stop string belong to it, for a token cannot be cut.
 
 The search is the automaton of Aho and Corasick (1975): its state is the longest end of the text that is the beginning
-of a stop string, which is exactly what must not be shown yet. Time is linear in the length of the text.
+of a stop string, which is exactly what must not be shown yet. For given stop strings, time is linear in the text.
 """
 
 from __future__ import annotations

@@ -123,3 +123,9 @@ def test_a_second_flush_shows_nothing() -> None:
     assert stream.flush() == "a"
     assert stream.flush() == ""
     assert stream.text == "xa"
+
+
+def test_what_a_flush_has_shown_is_not_part_of_a_later_stop() -> None:
+    stream = TextStream(["ab"])
+    assert [stream.push(b"a"), stream.flush(), stream.push(b"b"), stream.push(b"ab")] == ["", "a", "b", ""]
+    assert stream.stopped
