@@ -6,11 +6,13 @@ what to do.
 
 from __future__ import annotations
 
+import contextlib
+import json
 import logging
 import os
 import sys
 from collections.abc import Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import click
 
@@ -49,14 +51,21 @@ class _LazyGroup(click.Group):
         return super().resolve_command(ctx, args)
 
 
-@click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.group(
+    cls=_LazyGroup,
+    invoke_without_command=True,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
 @click.version_option(__version__, "-V", "--version", prog_name="edgedec")
-def cli() -> None:
+@click.pass_context
+def cli(context: click.Context) -> None:
     """Local GGUF models, faster on the machine you own.
 
     edgedec drives llama.cpp, guesses several tokens ahead, lets the model check all guesses in one pass, and stops
     guessing whenever that does not pay on this machine. The answer is the model's own.
     """
+    if context.invoked_subcommand is None:
+        click.echo(context.get_help())
 
 
 def set_verbosity(verbose: int) -> None:
@@ -71,24 +80,41 @@ def set_verbosity(verbose: int) -> None:
     logging.getLogger("edgedec.llama.cpp").setLevel(logging.CRITICAL if verbose == 0 else logging.NOTSET)
 
 
-def fail(message: str, hint: str, code: int) -> NoReturn:
-    """End with the two lines of an error."""
+def print_json(value: Any) -> None:
+    """One line on stdout; characters that its encoding lacks are escaped."""
+    is_utf8 = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
+    click.echo(json.dumps(value, ensure_ascii=not is_utf8))
+
+
+def report(message: str, hint: str) -> None:
+    """The two lines of an error, on stderr."""
     click.echo(f"edgedec: {message}", err=True)
     if hint:
         click.echo(f"  {hint}", err=True)
+
+
+def fail(message: str, hint: str, code: int) -> NoReturn:
+    """End with the two lines of an error."""
+    report(message, hint)
     sys.exit(code)
+
+
+def _discard_stdout() -> None:
+    """Keep the interpreter from flushing at exit what cannot be written."""
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def main(args: Sequence[str] | None = None) -> NoReturn:
     """Entry point of the ``edgedec`` command."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed by whoever started us
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
     try:
         cli.main(args=list(sys.argv[1:] if args is None else args), prog_name="edgedec", standalone_mode=False)
         sys.stdout.flush()
     except EdgedecError as error:
         fail(str(error), error.hint, error.exit_code)
-    except click.exceptions.NoArgsIsHelpError as error:
-        click.echo(error.format_message())
-        sys.exit(0)
     except click.UsageError as error:
         command = error.ctx.command_path if error.ctx is not None else "edgedec"
         fail(" ".join(error.format_message().split()), f"See '{command} --help'.", 2)
@@ -96,8 +122,11 @@ def main(args: Sequence[str] | None = None) -> NoReturn:
         fail(error.format_message(), "", error.exit_code)
     except (KeyboardInterrupt, click.Abort):
         sys.exit(130)
-    except BrokenPipeError:
-        # The reader has gone; say nothing, and keep the interpreter from flushing into the void at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except BrokenPipeError:  # the reader has gone, and does not want to hear about it
+        _discard_stdout()
         sys.exit(1)
+    except OSError as error:
+        _discard_stdout()
+        where = f": {error.filename}" if error.filename else ""
+        fail(f"{error.strerror or error}{where}.", "Check the disk, and what is read from or written to.", 1)
     sys.exit(0)

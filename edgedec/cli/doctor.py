@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-import json
+import contextlib
 import os
 import platform
 import shutil
 import sys
 from dataclasses import asdict, dataclass, field
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import click
 
 from edgedec import __version__, catalogue, machine, paths
+from edgedec.cli import print_json
 from edgedec.cli.options import verbose_option
+from edgedec.errors import EdgedecError
 
 _GIB = 1 << 30
 
@@ -38,7 +41,7 @@ def doctor(as_json: bool) -> None:
     report = examine()
     if as_json:
         problems = [{"what": what, "do": do} for what, do in report.problems]
-        click.echo(json.dumps({**report.facts, "problems": problems}, ensure_ascii=False))
+        print_json({**report.facts, "problems": problems})
     else:
         click.echo("\n".join(_lines(report)))
     if report.problems:
@@ -78,14 +81,9 @@ def _machine(report: Report) -> None:
 def _library(report: Report) -> None:
     try:
         from edgedec.llama import lib
-    except (ImportError, OSError, RuntimeError, FileNotFoundError) as error:
+    except EdgedecError as error:
         report.facts["llama"] = None
-        report.problems.append(
-            (
-                f"llama.cpp cannot be loaded: {error}",
-                "Reinstall it: pip install --force-reinstall --no-cache-dir llama-cpp-python",
-            )
-        )
+        report.problems.append((str(error), f"Reinstall it: {_rebuild()}"))
         return
     devices = lib.devices()
     flags = lib.system_info()
@@ -107,7 +105,7 @@ def _check_build(report: Report, flags: str, *, has_gpu_build: bool, kinds: set[
             report.problems.append(
                 (
                     f"This processor has {ours}, but llama.cpp was built without it.",
-                    "Rebuild here: pip install --force-reinstall --no-cache-dir --no-binary :all: llama-cpp-python",
+                    f"Rebuild here: {_rebuild()}",
                 )
             )
     has_nvidia = bool(shutil.which("nvidia-smi")) and Path("/dev/nvidia0").exists()
@@ -115,7 +113,7 @@ def _check_build(report: Report, flags: str, *, has_gpu_build: bool, kinds: set[
         report.problems.append(
             (
                 "There is an NVIDIA GPU, but llama.cpp was built for the CPU only.",
-                'Rebuild: CMAKE_ARGS="-DGGML_CUDA=on" pip install --force-reinstall --no-cache-dir llama-cpp-python',
+                f'Rebuild: CMAKE_ARGS="-DGGML_CUDA=on" {_rebuild()}',
             )
         )
     elif has_gpu_build and not kinds & {"gpu", "igpu"}:
@@ -125,6 +123,14 @@ def _check_build(report: Report, flags: str, *, has_gpu_build: bool, kinds: set[
                 "Check the driver; until then models run on the CPU.",
             )
         )
+
+
+def _rebuild() -> str:
+    """The command that compiles llama.cpp again: the same version, and nothing else."""
+    wanted = "llama-cpp-python"
+    with contextlib.suppress(metadata.PackageNotFoundError):  # run from a folder that was not installed
+        wanted = next(r for r in metadata.requires("edgedec") or () if r.startswith(wanted))
+    return f"pip install --force-reinstall --no-deps --no-cache-dir --no-binary llama-cpp-python {wanted}"
 
 
 def _cpu_flags() -> set[str]:
@@ -141,19 +147,27 @@ def _cpu_flags() -> set[str]:
 def _models(report: Report) -> None:
     folder = paths.models_dir()
     card = catalogue.card(catalogue.DEFAULT)
+    existing = next(p for p in (folder, *folder.parents) if os.path.exists(p))
     found = catalogue.present(card)
-    files = sorted(folder.glob("*.gguf")) if folder.is_dir() else []
-    existing = next(p for p in (folder, *folder.parents) if p.exists())
     report.facts["models"] = {
         "folder": str(folder),
-        "files": [{"name": f.name, "bytes": f.stat().st_size} for f in files],
+        "files": _model_files(folder),
         "default": {"name": card.name, "path": str(found) if found else None},
         "disk_free": shutil.disk_usage(existing).free,
     }
-    if not os.access(existing, os.W_OK):
+    if not (os.path.isdir(existing) and os.access(existing, os.W_OK | os.X_OK)):
         report.problems.append(
             (f"The model folder {folder} cannot be written.", "Set EDGEDEC_HOME to a folder of yours.")
         )
+
+
+def _model_files(folder: Path) -> list[dict[str, Any]]:
+    found = []
+    with contextlib.suppress(OSError), os.scandir(folder) as entries:
+        for entry in sorted(entries, key=lambda e: e.name):
+            if entry.name.endswith(".gguf") and entry.is_file():  # not a link to what is gone
+                found.append({"name": entry.name, "bytes": entry.stat().st_size})
+    return found
 
 
 def _lines(report: Report) -> list[str]:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import json
+import os
 import sys
 from dataclasses import asdict
 from typing import Any, cast
 
 import click
 
+from edgedec.cli import print_json, report
 from edgedec.cli.options import model_options, sampling_options, verbose_option
 from edgedec.cli.progress import StatusLine
 from edgedec.errors import UsageError
-from edgedec.llm import LLM, GenerateOptions, Stream, load
-from edgedec.types import Result
+from edgedec.llm import LLM, GenerateOptions, Stream, load, sampling_params
+from edgedec.types import Request, Result
 
 _MODEL_FLAGS = ("n_ctx", "n_threads", "n_gpu_layers", "type_k", "type_v", "flash_attn", "speculate")
 
@@ -33,6 +34,8 @@ def run(prompt: str | None, model: str | None, as_json: bool, stats: bool | None
     """Answer PROMPT, or what is piped in when PROMPT is "-" or missing."""
     text = _prompt_text(prompt)
     options = cast(GenerateOptions, {k: v for k, v in flags.items() if k not in _MODEL_FLAGS and v is not None})
+    _check(options)
+    _explain_fatal_errors()
     line = StatusLine()
 
     def on_fetch(message: str, done: int | None, total: int | None) -> None:
@@ -50,7 +53,7 @@ def run(prompt: str | None, model: str | None, as_json: bool, stats: bool | None
     with llm:
         result = _answer(llm, text, options, line, show=not as_json)
         if as_json:
-            click.echo(json.dumps(as_object(llm, result), ensure_ascii=False))
+            print_json(as_object(llm, result))
         if stats if stats is not None else sys.stderr.isatty():
             click.echo(numbers(result), err=True)
     if result.finish_reason == "cancelled":
@@ -68,6 +71,25 @@ def _prompt_text(prompt: str | None) -> str:
     if not text.strip():
         raise UsageError("The prompt is empty.", "Give at least one character of text.")
     return text
+
+
+def _check(options: GenerateOptions) -> None:
+    """Refuse impossible numbers before a model is fetched and loaded. Raises UsageError."""
+    if options.get("raw") and "system" in options:
+        raise UsageError("A system message needs the chat template.", "Leave out either --system or --raw.")
+    sampling = sampling_params(options)
+    Request((0,), sampling, max_tokens=options.get("max_tokens"), stop=tuple(options.get("stop", ())))
+
+
+def _explain_fatal_errors() -> None:
+    """A damaged file can make llama.cpp end the process: let it end with the two lines of an error."""
+    from edgedec.llama import lib
+
+    def explain(message: str) -> None:
+        report(f"llama.cpp stopped: {message}", "If the model file may be damaged, fetch it again; else report this.")
+        os._exit(1)
+
+    lib.on_fatal(explain)
 
 
 def _answer(llm: LLM, text: str, options: GenerateOptions, line: StatusLine, *, show: bool) -> Result:

@@ -31,6 +31,7 @@ _FLASH = {
     "on": capi.LLAMA_FLASH_ATTN_TYPE_ENABLED,
     "off": capi.LLAMA_FLASH_ATTN_TYPE_DISABLED,
 }
+_FLOAT_TYPES = ("f32", "f16", "bf16")
 _STATE_MAGIC = b"EDGEDEC1"
 
 
@@ -91,14 +92,22 @@ class LlamaContext:
         if params.n_ctx < 1 or params.n_batch < 1 or params.n_ubatch < 1 or not 1 <= params.n_seq_max <= 256:
             raise UsageError("n_ctx, n_batch, n_ubatch and n_seq_max must be positive (n_seq_max ≤ 256).")
         n_batch = min(params.n_batch, params.n_ctx)
+        n_outputs_max = min(params.n_outputs_max, n_batch)
+        if params.n_seq_max > n_outputs_max:
+            raise UsageError(f"n_seq_max is {params.n_seq_max}, but a batch has only {n_outputs_max} outputs.")
         n_ubatch = min(params.n_ubatch, n_batch)
         threads = params.n_threads or n_physical_cores()
         c = capi.llama_context_default_params()
         c.n_ctx, c.n_batch, c.n_ubatch, c.n_seq_max = params.n_ctx, n_batch, n_ubatch, params.n_seq_max
-        c.n_outputs_max = min(params.n_outputs_max, n_batch)
+        c.n_outputs_max = n_outputs_max
         c.n_threads, c.n_threads_batch = threads, params.n_threads_batch or threads
         c.type_k, c.type_v = _choice("type_k", params.type_k, KV_TYPES), _choice("type_v", params.type_v, KV_TYPES)
         c.flash_attn_type = _choice("flash_attn", params.flash_attn, _FLASH)
+        if params.flash_attn == "off" and params.type_v not in _FLOAT_TYPES:
+            raise UsageError(
+                f"type_v {params.type_v} needs flash attention, but flash_attn is 'off'.",
+                f"Leave out flash_attn, or use type_v {', '.join(_FLOAT_TYPES)}.",
+            )
         c.swa_full, c.kv_unified = params.swa_full, True
         c.abort_callback = self._predicate
         c.abort_callback_data = ctypes.addressof(self._flag)
@@ -117,7 +126,7 @@ class LlamaContext:
             self._n_ctx = min(params.n_ctx, int(capi.llama_n_ctx(handle)))
             self._n_batch = int(capi.llama_n_batch(handle))
             self._n_seq_max = params.n_seq_max
-            self._n_outputs_max = min(params.n_outputs_max, self._n_batch)
+            self._n_outputs_max = n_outputs_max
             self._n_threads = threads
             self._memory = capi.llama_get_memory(handle)
             if not self._memory:
@@ -140,9 +149,11 @@ class LlamaContext:
 
     def _probe(self, model: Any, params: ContextParams) -> MemoryTraits:
         """Find out what this memory can undo by undoing: two tokens in, one out. Also warms the weights up."""
-        self.decode(Rows((0, 0), (0, 1), ((0,), (0,)), (False, True)))
+        for position in (0, 1):
+            self.decode(Rows((0,), (position,), ((0,),), (True,)))
         removed = self.seq_rm(0, 1, -1) and self.seq_pos_max(0) == 0
         self.clear()
+        self._outputs = ()
         n_swa = int(capi.llama_model_n_swa(model))
         if capi.llama_model_is_recurrent(model):
             kind = MemoryKind.RECURRENT
@@ -215,8 +226,8 @@ class LlamaContext:
             raise DecodeError(f"A batch has {n} rows; 1 to {self._n_batch} are possible.", code=-1)
         if min(rows.tokens) < 0 or max(rows.tokens) >= self._n_vocab:
             raise DecodeError(f"A batch has a token id outside 0…{self._n_vocab - 1}.", code=-1)
-        if min(rows.positions) < 0:
-            raise DecodeError("A batch has a negative position.", code=-1)
+        if min(rows.positions) < 0 or max(rows.positions) >= 2**31 - 1:
+            raise DecodeError("A batch has a negative or a far too large position.", code=-1)
         if sum(rows.outputs) > self._n_outputs_max:
             raise DecodeError(f"A batch asks for more than {self._n_outputs_max} rows of logits.", code=-1)
         for ids in set(rows.seq_ids):

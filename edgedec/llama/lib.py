@@ -10,17 +10,40 @@ import logging
 import sys
 import threading
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, TypeVar
 
-import llama_cpp
-from llama_cpp import _ggml
-from llama_cpp import llama_cpp as capi
+from edgedec.errors import EdgedecError
 
-__all__ = ["Device", "abort_predicate", "build", "capi", "complaints", "devices", "system_info", "versions"]
+try:
+    import llama_cpp
+    from llama_cpp import _ggml
+    from llama_cpp import llama_cpp as capi
+except (ImportError, OSError, RuntimeError) as error:
+    reason = " ".join(str(error).split())
+    raise EdgedecError(f"llama.cpp cannot be loaded: {reason}", "Run edgedec doctor, which says what to do.") from error
+
+__all__ = [
+    "Device",
+    "abort_predicate",
+    "build",
+    "capi",
+    "complaints",
+    "devices",
+    "get_logits_ith",
+    "on_fatal",
+    "supports_gpu_offload",
+    "system_info",
+    "token_to_piece",
+    "undisturbed",
+    "versions",
+]
+
+T = TypeVar("T")
 
 log = logging.getLogger("edgedec.llama.cpp")
 logging.getLogger("edgedec").addHandler(logging.NullHandler())  # quiet unless the application configures logging
@@ -69,6 +92,51 @@ def _log_callback(level: int, text: bytes, _: Any) -> None:
 
 capi.llama_log_set(_log_callback, ctypes.c_void_p(0))
 capi.llama_backend_init()
+
+
+def _print_fatal(message: str) -> None:
+    sys.stderr.write(f"llama.cpp: {message}\n")
+    sys.stderr.flush()
+
+
+_fatal_handler: Callable[[str], None] = _print_fatal
+
+
+def on_fatal(handler: Callable[[str], None]) -> None:
+    """``handler(message)`` is called, on any thread, when an assertion inside llama.cpp has failed. When it returns,
+    the process is aborted: nothing can prevent that, but a handler can say why, or end the process in a better way."""
+    global _fatal_handler
+    _fatal_handler = handler
+
+
+@ctypes.CFUNCTYPE(None, ctypes.c_char_p)  # type: ignore[untyped-decorator]
+def _fatal_callback(message: bytes) -> None:
+    file, _, text = message.decode("utf-8", "replace").strip().partition(": ")
+    _fatal_handler(f"{text or file} ({file.replace(chr(92), '/').rpartition('/')[2]})")
+
+
+# Some Windows builds do not export it there; then llama.cpp prints its own message.
+if _set_abort_callback := getattr(capi._lib, "ggml_set_abort_callback", None):
+    _set_abort_callback.restype, _set_abort_callback.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
+    _set_abort_callback(ctypes.cast(_fatal_callback, ctypes.c_void_p))
+
+
+def undisturbed(call: Callable[[], T], stop: Callable[[], None] = lambda: None) -> T:
+    """Run native code that calls back into Python on a thread of its own, and wait for it.
+
+    Python handles signals on the main thread, and what a handler raises (Ctrl-C) inside a callback cannot pass through
+    native frames: it would be printed and lost. Here it strikes the waiting instead; then ``stop`` is called, ``call``
+    is waited for, and the exception goes on.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return call()
+    with ThreadPoolExecutor(1, "edgedec-load") as pool:
+        future = pool.submit(call)
+        try:
+            return future.result()
+        except BaseException:
+            stop()
+            raise
 
 
 @contextmanager

@@ -4,29 +4,46 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
+import os
 import struct
+import threading
 from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from edgedec.errors import ClosedError, ModelError, ModelFormatError, ModelUnsupportedError, UsageError
+from edgedec.errors import (
+    ClosedError,
+    ModelError,
+    ModelFormatError,
+    ModelNotFoundError,
+    ModelUnsupportedError,
+    UsageError,
+)
 from edgedec.llama import lib
 from edgedec.llama.base import ContextParams, ProgressCallback
 from edgedec.llama.context import LlamaContext
 from edgedec.llama.lib import capi
 
 _HEADER = struct.Struct("<4sIQQ")  # magic, version, n_tensors, n_kv
+_MAX_TEXT = 2**30  # bytes; llama.cpp counts them and their tokens in 32 bits
+_BYTE_TOKENS = {b"<0x%02X>" % i: bytes([i]) for i in range(256)}
 _BIG_ARRAYS = ("tokenizer.ggml.tokens", "tokenizer.ggml.merges", "tokenizer.ggml.scores", "tokenizer.ggml.token_type")
 
 
 def check_gguf(path: Path) -> None:
-    """Refuse what is plainly not a GGUF file before native code sees it. Raises ModelFormatError."""
-    size = path.stat().st_size
-    if size == 0:
-        raise ModelFormatError(f"{path} is empty.", "Fetch the model again; the download did not finish.")
-    with path.open("rb") as file:
-        head = file.read(_HEADER.size)
+    """Refuse what is plainly not a GGUF file before native code sees it. Raises ModelFormatError, or
+    ModelNotFoundError if it cannot be read."""
+    try:
+        size = path.stat().st_size
+        if size == 0:
+            raise ModelFormatError(f"{path} is empty.", "Fetch the model again; the download did not finish.")
+        with path.open("rb") as file:
+            head = file.read(_HEADER.size)
+    except OSError as error:
+        raise ModelNotFoundError(
+            f"{path} cannot be read: {error.strerror}.", "Give the path of a .gguf file that you may read."
+        ) from error
     if head[:4] != b"GGUF":
         raise ModelFormatError(f"{path} is not a GGUF file.", "Give a model file that ends in .gguf.")
     if len(head) < _HEADER.size:
@@ -73,10 +90,22 @@ class LlamaModel:
     def __init__(self, path: Path, *, n_gpu_layers: int = -1, progress: ProgressCallback | None = None) -> None:
         self._path = path
         check_gguf(path)
+        self._handle: Any = None
         self._stack = ExitStack()
+        self._stack.callback(self._free)
+        try:
+            self._load(n_gpu_layers, progress)
+            self._read()
+            self._refuse_unusable()
+        except BaseException:
+            self.close()
+            raise
+
+    def _load(self, n_gpu_layers: int, progress: ProgressCallback | None) -> None:
         params = capi.llama_model_default_params()
         params.n_gpu_layers = n_gpu_layers
         raised: list[BaseException] = []
+        stopped = threading.Event()
 
         @capi.llama_progress_callback  # type: ignore[untyped-decorator]
         def on_progress(fraction: float, _: Any) -> bool:
@@ -86,25 +115,19 @@ class LlamaModel:
             except BaseException as error:
                 raised.append(error)
                 return False
-            return True
+            return not stopped.is_set()
 
         params.progress_callback = on_progress
+
+        def load() -> None:
+            self._handle = capi.llama_model_load_from_file(os.fsencode(self._path), params)
+
         with lib.complaints() as complaints:
-            handle = capi.llama_model_load_from_file(str(path).encode(), params)
+            lib.undisturbed(load, stopped.set)
         if raised:
-            if handle:
-                capi.llama_model_free(handle)
             raise raised[0]
-        if not handle:
-            raise _load_error(path, complaints)
-        self._handle = handle
-        self._stack.callback(self._free)
-        try:
-            self._read()
-            self._refuse_unusable()
-        except BaseException:
-            self.close()
-            raise
+        if not self._handle:
+            raise _load_error(self._path, complaints)
 
     def _free(self) -> None:
         handle, self._handle = self._handle, None
@@ -153,12 +176,34 @@ class LlamaModel:
             raise ModelUnsupportedError(f"{name} is an embedding model ({arch}); it cannot write text.", hint)
         if capi.llama_model_has_encoder(self._handle):
             raise ModelUnsupportedError(f"{name} is an encoder-decoder model ({arch}).", hint)
+        if missing := self._missing_bytes():
+            raise ModelFormatError(
+                f"The vocabulary of {name} has no token for {len(missing)} of the 256 bytes.",
+                "The file is damaged, or not meant for text: fetch it again, or give another model.",
+            )
+
+    def _missing_bytes(self) -> set[bytes]:
+        """Bytes that a SentencePiece vocabulary cannot spell: llama.cpp ends the process when a text has one."""
+        if capi.llama_vocab_type(self._vocab) != capi.LLAMA_VOCAB_TYPE_SPM:
+            return set()
+        missing = {bytes([i]) for i in range(256)}
+        for token in range(self._n_vocab):
+            text = capi.llama_vocab_get_text(self._vocab, token) or b""
+            missing.discard(_BYTE_TOKENS.get(text, text))
+            if not missing:
+                break
+        return missing
 
     @property
     def _live(self) -> Any:
         if self._handle is None:
             raise ClosedError("The model has been closed.", "Load it again.")
         return self._handle
+
+    @property
+    def _live_vocab(self) -> Any:
+        assert self._live
+        return self._vocab
 
     @property
     def path(self) -> Path:
@@ -199,12 +244,12 @@ class LlamaModel:
 
     @property
     def bos_id(self) -> int | None:
-        token = int(capi.llama_vocab_bos(self._vocab))
+        token = int(capi.llama_vocab_bos(self._live_vocab))
         return token if token >= 0 else None
 
     @property
     def eos_id(self) -> int | None:
-        token = int(capi.llama_vocab_eos(self._vocab))
+        token = int(capi.llama_vocab_eos(self._live_vocab))
         return token if token >= 0 else None
 
     @property
@@ -216,26 +261,29 @@ class LlamaModel:
         return self._fingerprint
 
     def tokenize(self, text: str, *, add_special: bool = False, parse_special: bool = False) -> list[int]:
-        assert self._live
+        vocab = self._live_vocab
         data = text.encode("utf-8", "replace")
+        if len(data) > _MAX_TEXT:
+            raise UsageError(f"The text has {len(data):,} bytes; {_MAX_TEXT:,} are possible.", "Give less text.")
         size = len(data) + 8
         while True:
             buffer = (ctypes.c_int32 * size)()
-            n = capi.llama_tokenize(self._vocab, data, len(data), buffer, size, add_special, parse_special)
+            n = capi.llama_tokenize(vocab, data, len(data), buffer, size, add_special, parse_special)
             if n >= 0:
                 return list(buffer[:n])
-            if n == -(2**31):
-                raise UsageError("The text is too long to be tokenised.", "Give less text.")
             size = -n
 
-    def _piece(self, token: int, special: bool) -> bytes:
+    def _known(self, token: int) -> int:
         if not 0 <= token < self._n_vocab:
             raise UsageError(f"Token id {token} is not in the vocabulary (0 to {self._n_vocab - 1}).")
-        assert self._live
+        return token
+
+    def _piece(self, token: int, special: bool) -> bytes:
+        vocab, token = self._live_vocab, self._known(token)
         size = 64
         while True:
             buffer = ctypes.create_string_buffer(size)
-            n = lib.token_to_piece(self._vocab, token, buffer, size, 0, special)
+            n = lib.token_to_piece(vocab, token, buffer, size, 0, special)
             if n >= 0:
                 return buffer.raw[:n]
             size = -n
@@ -253,13 +301,14 @@ class LlamaModel:
         return self._piece(token, special=True).decode("utf-8", "replace")
 
     def is_control(self, token: int) -> bool:
-        return bool(capi.llama_vocab_is_control(self._vocab, token))
+        return bool(capi.llama_vocab_is_control(self._live_vocab, self._known(token)))
 
     def control_strings(self) -> tuple[str, ...]:
         if self._control_strings is None:
+            vocab = self._live_vocab
             mask = capi.LLAMA_TOKEN_ATTR_CONTROL | capi.LLAMA_TOKEN_ATTR_UNKNOWN
-            tokens = (t for t in range(self._n_vocab) if capi.llama_vocab_get_attr(self._vocab, t) & mask)
-            texts = {(capi.llama_vocab_get_text(self._vocab, t) or b"").decode("utf-8", "replace") for t in tokens}
+            tokens = (t for t in range(self._n_vocab) if capi.llama_vocab_get_attr(vocab, t) & mask)
+            texts = {(capi.llama_vocab_get_text(vocab, t) or b"").decode("utf-8", "replace") for t in tokens}
             self._control_strings = tuple(sorted(texts - {""}, key=lambda s: (-len(s), s)))
         return self._control_strings
 

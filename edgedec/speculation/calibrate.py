@@ -17,7 +17,7 @@ _DEPTHS = (1, 2, 4)
 _MATCHES = (1, 2, 3, 5, 9, 17, 33)
 _SCORES = (0.1, 0.25, 0.4, 0.55, 0.7, 0.8, 0.9, 0.95)
 _PRIOR_WEIGHT = 8.0  # observations that the raw score is worth
-_KEEP = 0.99  # per observation of a bucket: a memory of about 100
+_KEEP = 0.98  # per observation of a bucket: a memory of about 50
 
 Bucket = tuple[str, int, int, int]
 

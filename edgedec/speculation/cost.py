@@ -7,25 +7,35 @@ errs on the side of not guessing.
 
 from __future__ import annotations
 
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from itertools import pairwise
-from statistics import median
+from statistics import median, median_low
 
 from edgedec.errors import DecodeError
 from edgedec.llama.base import Context, Rows
 
-WIDTHS = (1, 2, 4, 8, 3, 6, 16, 12, 5)
+WIDTHS = (1, 2, 4, 8, 16, 32, 3, 6, 12, 5)
 """Rows to measure, most telling first: a slow machine may not get through all of them in time."""
 
 _RECENT = 9  # steps per width that the running median sees
 _TRUSTED = 3  # steps of a width that outweigh its measurement at load
 _PLAIN_RECENT = 32
+_PLAIN_TRUSTED = 2  # each answer pays for these before it may guess
+_USUAL = 1.5  # times the median: what took longer was disturbed
+_FRESH = 256  # steps for which an observation counts: then heat, neighbours and the context's length have moved on
+
+_NO_ROLLBACK = "The memory cannot remove its tail, so the cost of guessing cannot be measured."
+
+Seen = deque[tuple[int, float]]
+"""(number of the step, milliseconds)"""
 
 
 class CostCurve:
-    """T(n) as a table of measured widths, refined online.
+    """T(n) as a table of measured widths, refined online. What steps took is believed for a while only: a width that
+    the estimates keep out of use would otherwise never get another chance.
 
     ``base``: rows → milliseconds, as measured at load; must contain 1.
     """
@@ -34,69 +44,97 @@ class CostCurve:
         if base.get(1, 0) <= 0:
             raise ValueError("a cost curve needs the time of one row")
         self._base = dict(sorted(base.items()))
-        self._seen: dict[int, deque[float]] = {}
-        self._plain: deque[float] = deque(maxlen=_PLAIN_RECENT)
-        self._plain_ms = 0.0  # 0: to be computed again
+        self._n_steps = 0
+        self._plain: Seen = deque(maxlen=_PLAIN_RECENT)
+        self._wider: dict[int, Seen] = {}
+        self._before_ms = self._base[1]  # T(1) before this answer
+        self._is_new = True  # T(1) of this answer is not known yet
+        self._plain_ms: float | None = None
         self._table: list[float] = []
+        self._steepest = 0.0  # milliseconds per row
 
-    @property
-    def base(self) -> dict[int, float]:
-        """The measurement at load, rows → milliseconds."""
-        return dict(self._base)
+    def restart(self) -> None:
+        """A new answer: its context has another length. Plain steps are measured anew; wider ones keep their ratio."""
+        self._before_ms = self.plain_ms
+        self._plain.clear()
+        self._is_new = True
+        self._forget_derived()
 
     @property
     def plain_ms(self) -> float:
         """T(1) now: the mean of recent plain steps without outliers; the measurement at load before there were any."""
-        if self._plain_ms == 0.0:
-            self._plain_ms = _level(self._plain) if self.is_grounded else self._base[1]
+        if self._plain_ms is None:
+            self._plain_ms = _level(ms for _, ms in self._plain) if self.is_grounded else self._before_ms
         return self._plain_ms
 
     @property
     def is_grounded(self) -> bool:
-        """Whether `plain_ms` rests on real steps. Before that it is good for a ratio, not for keeping accounts."""
-        return len(self._plain) >= _TRUSTED
+        """Whether `plain_ms` rests on recent steps. Before that it is good for a ratio, not for keeping accounts."""
+        return len(self._plain) >= _PLAIN_TRUSTED
 
     def observe(self, n_rows: int, ms: float) -> None:
         """One real step of ``n_rows`` took ``ms``."""
-        if n_rows == 1:
-            self._plain.append(ms)
-            self._plain_ms = 0.0
-        else:
-            self._seen.setdefault(n_rows, deque(maxlen=_RECENT)).append(ms)
-        self._table = []
+        self._n_steps += 1
+        self._forget_derived()
+        seen = self._plain if n_rows == 1 else self._wider.setdefault(n_rows, deque(maxlen=_RECENT))
+        seen.append((self._n_steps, ms))
+        for seen in (self._plain, *self._wider.values()):
+            while seen and seen[0][0] <= self._n_steps - _FRESH:
+                seen.popleft()
+        if self._is_new and self.is_grounded:
+            self._is_new = False
+            self._rescale(self.plain_ms / self._before_ms)
+
+    def disturbance(self, n_rows: int, ms: float) -> float:
+        """How much of a step's time went to the neighbours: all above the median of its like, if that is more than half
+        as much again. 0 while its like is not known well."""
+        seen = self._wider.get(n_rows, ())
+        if len(seen) < _TRUSTED:
+            return 0.0
+        usual = median(took for _, took in seen)
+        return ms - usual if ms > _USUAL * usual else 0.0
 
     def predict(self, n_rows: int) -> float:
         """Milliseconds of a step of ``n_rows`` ≥ 1 rows."""
-        if n_rows >= len(self._table):
-            self._table = self._build(max(n_rows, 32))
-        return self._table[n_rows]
+        if not self._table:
+            self._build()
+        last = len(self._table) - 1
+        return self._table[n_rows] if n_rows <= last else self._table[last] + self._steepest * (n_rows - last)
 
-    def _build(self, n_max: int) -> list[float]:
+    def _rescale(self, factor: float) -> None:
+        for n, seen in self._wider.items():
+            self._wider[n] = deque(((step, ms * factor) for step, ms in seen), maxlen=_RECENT)
+
+    def _forget_derived(self) -> None:
+        self._plain_ms = None
+        self._table = []
+
+    def _build(self) -> None:
         drift = self.plain_ms / self._base[1]  # longer context, heat, neighbours: what slows one row slows many
         points = {n: ms * drift for n, ms in self._base.items()}
-        points |= {n: median(seen) for n, seen in self._seen.items() if len(seen) >= _TRUSTED}
+        for n, seen in self._wider.items():
+            if len(seen) >= _TRUSTED:
+                points[n] = median(ms for _, ms in seen)
         points[1] = self.plain_ms
         widths = sorted(points)
+        # More rows never cost less, and a disturbance only ever stretches: of two that disagree, the longer is wrong.
+        for a, b in reversed(list(pairwise(widths))):
+            points[a] = min(points[a], points[b])
+        for n in widths:
+            points[n] = max(points[n], self.plain_ms)
+        self._table, slopes = [0.0, points[1]], []
         for a, b in pairwise(widths):
-            points[b] = max(points[a], points[b])  # more rows never cost less: a dip is noise
-        slopes = [(points[b] - points[a]) / (b - a) for a, b in pairwise(widths)]
-        steepest = max(slopes, default=points[1])
-        table = [0.0] * (n_max + 1)
-        for n in range(1, n_max + 1):
-            if n in points:
-                table[n] = points[n]
-                continue
-            above = [w for w in widths if w > n]
-            below = max(w for w in widths if w < n)
-            slope = (points[above[0]] - points[below]) / (above[0] - below) if above else steepest
-            table[n] = points[below] + slope * (n - below)
-        return table
+            slope = (points[b] - points[a]) / (b - a)
+            self._table.extend(points[a] + slope * k for k in range(1, b - a))
+            self._table.append(points[b])
+            slopes.append(slope)
+        self._steepest = max(slopes, default=points[1])
 
 
 def _level(times: Iterable[float]) -> float:
     """Mean of what is not an outlier: steps that a neighbour or the system stretched would pass for slow plain ones."""
     found = list(times)
-    limit = 1.5 * median(found)
+    limit = _USUAL * median_low(found)
     usual = [ms for ms in found if ms <= limit]
     return sum(usual) / len(usual)
 
@@ -108,29 +146,40 @@ def measure(
     repeats: int = 3,
     clock: Callable[[], float] = time.perf_counter,
 ) -> dict[int, float]:
-    """Time decodes of 1…16 rows at real positions behind 16 cells, interleaved; the median of up to ``repeats`` rounds.
+    """Time decodes of 1…32 rows behind one cell, as far as context and memory allow: ``repeats`` rounds, interleaved.
+    The shortest time of each width counts, for whatever disturbs a step stretches it.
 
-    Stops when ``budget_s`` is spent, but never before T(1) and T(2) are known. Leaves the memory empty. Needs a memory
-    that can remove its tail.
+    What would not end within ``budget_s`` is left out, but T(1) and T(2) never. Leaves the memory empty.
+
+    Raises:
+        DecodeError: the memory cannot remove its tail.
     """
-    n_before = 16
-    limit = min(context.n_batch, context.n_outputs_max, context.n_ctx - n_before)
+    limit = min(context.n_batch, context.n_outputs_max, context.n_ctx - 1)
+    if context.traits.n_rollback >= 0:
+        limit = min(limit, context.traits.n_rollback)
     widths = [n for n in WIDTHS if n <= limit]
-    times: dict[int, list[float]] = {n: [] for n in widths}
+    if not widths:
+        raise DecodeError(_NO_ROLLBACK)
+    times: dict[int, float] = {}
     context.clear()
     start = clock()
     try:
-        context.decode(Rows((0,) * n_before, range(n_before), ((0,),) * n_before, (False,) * n_before))
+        context.decode(Rows((0,), (0,), ((0,),), (False,)))
         for _ in range(repeats):
             for n in widths:
-                if clock() - start > budget_s and len(times[1]) > 0 and (n > 2 or len(times[min(2, limit)]) > 0):
+                if (n > 2 or n in times) and clock() - start + _expected_s(times, n) > budget_s:
                     continue
-                rows = Rows((0,) * n, range(n_before, n_before + n), ((0,),) * n, (True,) * n)
                 began = clock()
-                context.decode(rows)
-                times[n].append((clock() - began) * 1e3)
-                if not context.seq_rm(0, n_before, -1):
-                    raise DecodeError("The memory cannot remove its tail, so the cost of guessing cannot be measured.")
+                context.decode(Rows((0,) * n, range(1, 1 + n), ((0,),) * n, (True,) * n))
+                times[n] = min(times.get(n, math.inf), clock() - began)
+                if not context.seq_rm(0, 1, -1):
+                    raise DecodeError(_NO_ROLLBACK)
     finally:
         context.clear()
-    return {n: median(found) for n, found in times.items() if found}
+    return {n: seconds * 1e3 for n, seconds in times.items()}
+
+
+def _expected_s(times: Mapping[int, float], n_rows: int) -> float:
+    """What a decode will take at most: rows cost no more than in the nearest width that is not wider."""
+    nearest = max(n for n in times if n <= n_rows)
+    return times[nearest] * n_rows / nearest

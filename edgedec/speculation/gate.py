@@ -4,7 +4,8 @@ Time is kept against plain decoding. A step that checked guesses earns ``tokens 
 plain step earns what it took less the time spent on looking for guesses. The difference is credit. A step with
 guesses may at worst bring one token for the price of many rows, so it is allowed only while that worst case fits
 into the credit plus a small allowance. Then, whatever drafters do, an answer is never more than ``EPSILON`` of its
-time plus the allowance behind plain decoding (up to the error of the baseline).
+time plus the allowance behind plain decoding (up to the error of the baseline). Looking is spending too: the policy
+stops it while not even the smallest guess could be afforded, unless ``EPSILON`` alone pays for it.
 """
 
 from __future__ import annotations

@@ -10,12 +10,13 @@ from collections.abc import Sequence
 
 from edgedec.speculation.calibrate import Calibrator
 from edgedec.speculation.cost import CostCurve
-from edgedec.speculation.gate import Gate
+from edgedec.speculation.gate import EPSILON, Gate
 from edgedec.speculation.select import best_set, merge, to_draft
 from edgedec.types import Candidates, Draft
 
 _MARGIN = 1.03  # expected gain below this is within the error of the estimates
 _CONTROL_EVERY = 64  # steps between plain ones, so that the baseline stays a measurement
+_LOOK_WEIGHT = 0.1  # of the latest step in the running mean
 
 PLAIN = Draft()
 
@@ -31,16 +32,26 @@ class Policy:
 
     def __init__(self, cost: CostCurve, *, n_max: int, leaves_max: int = 1) -> None:
         self.cost = cost
-        self.n_max = n_max
+        self._n_max = n_max
         self._leaves_max = leaves_max
         self._calibrator = Calibrator()
         self._gate = Gate()
         self._since_plain = 0
+        self._look_ms = 0.0  # what looking for guesses costs, used or not
 
     def begin(self) -> None:
         """A new answer starts: its account is empty. What was learnt stays."""
+        self.cost.restart()
         self._gate = Gate()
         self._since_plain = 0
+
+    @property
+    def n_max(self) -> int:
+        """Nodes worth looking for now. 0 while not even one could be afforded: looking would only add to the debt,
+        unless it is so cheap that the account recovers all the same. Then it goes on, for what it teaches."""
+        plain_ms = self.cost.plain_ms
+        is_cheap = self._look_ms <= EPSILON * plain_ms
+        return self._n_max if is_cheap or self._affordable(1, plain_ms) else 0
 
     def choose(self, proposals: Sequence[Candidates], n_max: int) -> Draft:
         """The draft of the next step, at most ``n_max`` nodes; empty if guessing is not expected to pay."""
@@ -48,7 +59,7 @@ class Policy:
         if not usable or n_max < 1 or self._since_plain >= _CONTROL_EVERY or not self.cost.is_grounded:
             return PLAIN
         plain_ms = self.cost.plain_ms
-        affordable = self._affordable(min(n_max, self.n_max), plain_ms)
+        affordable = self._affordable(min(n_max, self._n_max), plain_ms)
         if affordable < 1:
             return PLAIN
         trie = merge([(c, self._calibrator.probabilities(c)) for c in usable])
@@ -85,10 +96,13 @@ class Policy:
         for candidates in proposals:
             if len(candidates):
                 self._calibrator.learn(candidates, emitted)
+        if proposals:
+            self._look_ms += _LOOK_WEIGHT * (draft_ms - self._look_ms)
         if len(draft):
             self._since_plain += 1
             self.cost.observe(1 + len(draft), step_ms)
-            self._gate.settle(len(emitted) * self.cost.plain_ms, step_ms)
+            disturbance = self.cost.disturbance(1 + len(draft), step_ms)  # plain decoding would have met it as well
+            self._gate.settle(len(emitted) * self.cost.plain_ms + disturbance, step_ms)
         else:
             self._since_plain = 0
             self.cost.observe(1, step_ms - draft_ms)

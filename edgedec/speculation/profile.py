@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import math
 import os
 import tempfile
 from pathlib import Path
@@ -36,9 +37,9 @@ def load(key: str) -> dict[int, float] | None:
         if stored["layout"] != _LAYOUT or stored["key"] != key:
             return None
         cost = {int(n): float(ms) for n, ms in stored["cost_ms"].items()}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError):
         return None
-    return cost if cost.get(1, 0.0) > 0 and all(ms > 0 for ms in cost.values()) else None
+    return cost if 1 in cost and all(n > 0 and 0 < ms < math.inf for n, ms in cost.items()) else None
 
 
 def store(key: str, cost_ms: dict[int, float]) -> None:
@@ -47,8 +48,12 @@ def store(key: str, cost_ms: dict[int, float]) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, temporary = tempfile.mkstemp(dir=path.parent, suffix=".tmp")
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            json.dump({"layout": _LAYOUT, "key": key, "cost_ms": cost_ms}, file)
-        os.replace(temporary, path)
+        try:
+            with os.fdopen(handle, "w", encoding="utf-8") as file:
+                json.dump({"layout": _LAYOUT, "key": key, "cost_ms": cost_ms}, file)
+            os.replace(temporary, path)
+        except BaseException:
+            os.unlink(temporary)
+            raise
     except OSError as error:
         log.info("the cost profile could not be stored: %s", error)

@@ -53,19 +53,15 @@ def merge(proposals: Sequence[tuple[Candidates, Sequence[float]]]) -> Trie:
     return trie
 
 
-def best_set(
-    trie: Trie,
-    cost_ms: Callable[[int], float],
-    *,
-    n_max: int,
-    leaves_max: int,
-    overhead_ms: float = 0.0,
-) -> tuple[list[int], float]:
+def best_set(trie: Trie, cost_ms: Callable[[int], float], *, n_max: int, leaves_max: int) -> tuple[list[int], float]:
     """The nodes to check, parents first, and the expected rate in tokens per millisecond.
 
-    ``cost_ms(n)`` is the time of a step with n rows (root and n - 1 nodes); ``overhead_ms`` is added whenever there is
-    a draft at all. No node at all is a possible answer.
+    ``cost_ms(n)`` is the time of a step with n rows (root and n - 1 nodes). No node at all is a possible answer. Chains
+    (``leaves_max`` 1) are the best of all chains. Where a limit of more leaves is reached, the next likeliest node that
+    keeps it is taken, which need not be the best of all.
     """
+    if leaves_max == 1:
+        return _best_chain(trie, cost_ms, n_max)
     order = sorted(range(len(trie.tokens)), key=lambda i: (-trie.path_probs[i], i))
     chosen: list[int] = []
     in_set: set[int] = set()
@@ -87,10 +83,29 @@ def best_set(
         has_child.add(parent)
         n_leaves += opens_leaf
         gain += trie.path_probs[i]
-        rate = gain / (cost_ms(len(chosen) + 1) + overhead_ms)
+        rate = gain / cost_ms(len(chosen) + 1)
         if rate > best_rate:
             best_n, best_rate = len(chosen), rate
     return chosen[:best_n], best_rate
+
+
+def _best_chain(trie: Trie, cost_ms: Callable[[int], float], n_max: int) -> tuple[list[int], float]:
+    """Every node ends one chain; the likeliest first token need not lead to the best of them."""
+    gains: list[float] = []
+    depths: list[int] = []
+    best, best_rate = -1, 1.0 / cost_ms(1)
+    for i, (parent, path_prob) in enumerate(zip(trie.parents, trie.path_probs, strict=True)):
+        depths.append(1 + (depths[parent] if parent >= 0 else 0))
+        gains.append(path_prob + (gains[parent] if parent >= 0 else 1.0))
+        if depths[i] <= n_max:
+            rate = gains[i] / cost_ms(depths[i] + 1)
+            if rate > best_rate:
+                best, best_rate = i, rate
+    chain: list[int] = []
+    while best >= 0:
+        chain.append(best)
+        best = trie.parents[best]
+    return chain[::-1], best_rate
 
 
 def to_draft(trie: Trie, nodes: Sequence[int]) -> Draft:

@@ -1,8 +1,9 @@
-"""The two stores behind `fake.Memory`: cells of attention, and running states.
+"""The two stores behind `edgedec.llama.fake.memory`: cells of attention, and running states.
 
 Written after llama.cpp's ``llama_kv_cache`` and ``llama_memory_recurrent``: what they refuse is refused here, what they
-spoil in silence is spoilt here too. What a real cell holds (keys and values) is replaced by a 64-bit hash of its token
-and position, and a recurrent state by a hash chain over the tokens.
+spoil in silence is spoilt here too. What a real cell holds (keys and values, per layer) is replaced by 64-bit hashes:
+in the first layer of the token and its position, in the next of what the row saw there, so that a row that saw wrong
+cells when it was evaluated stays wrong. A recurrent state is a hash chain over the tokens.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ import numpy.typing as npt
 
 from edgedec.llama.base import Rows
 
+Hashes = npt.NDArray[np.uint64]
+
 INT_MAX = 2**31 - 1
 M64 = 2**64 - 1
 GOLDEN = 0x9E3779B97F4A7C15
@@ -30,12 +33,16 @@ def mix(x: int) -> int:
     return x ^ (x >> 31)
 
 
-def mix_array(x: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+_U30, _U27, _U31 = np.uint64(30), np.uint64(27), np.uint64(31)
+_GOLDEN, _MUL1, _MUL2 = np.uint64(GOLDEN), np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
+
+
+def mix_array(x: Hashes) -> Hashes:
     """`mix` of every element."""
-    x = x + np.uint64(GOLDEN)
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return x ^ (x >> np.uint64(31))
+    x = x + _GOLDEN
+    x = (x ^ (x >> _U30)) * _MUL1
+    x = (x ^ (x >> _U27)) * _MUL2
+    return x ^ (x >> _U31)
 
 
 class Sight(NamedTuple):
@@ -49,20 +56,36 @@ def _span(p0: int, p1: int) -> tuple[int, int]:
     return max(p0, 0), INT_MAX if p1 < 0 else p1
 
 
-class Cells:
-    """One attention cache (llama_kv_cache, one stream). ``n_window`` 0: no sliding window."""
+class View(NamedTuple):
+    """Cells in the order of their positions."""
 
-    def __init__(self, size: int, n_seq_max: int, n_window: int = 0) -> None:
+    cells: npt.NDArray[np.intp]
+    at: npt.NDArray[np.int32]
+
+
+class Group(NamedTuple):
+    """Rows of a batch that carry the same ids. ``odd``: cells about which the ids disagree."""
+
+    numbers: list[int]
+    positions: npt.NDArray[np.int_]
+    view: View
+    odd: View | None
+
+
+class Cells:
+    """The cache of ``n_layers`` layers of attention (llama_kv_cache, one stream). ``n_window`` 0: no sliding window."""
+
+    def __init__(self, size: int, n_seq_max: int, n_layers: int, n_window: int = 0) -> None:
         self.n_window = n_window
         self.pos = np.full(size, -1, np.int32)
         self.token = np.zeros(size, np.int32)
-        self.hash = np.zeros(size, np.uint64)
+        self.values = np.zeros((n_layers, size), np.uint64)
         self.seq = np.zeros((n_seq_max, size), np.bool_)
         self.head = 0
 
     def copy(self) -> Cells:
         other = copy.copy(self)
-        for name in ("pos", "token", "hash", "seq"):
+        for name in ("pos", "token", "values", "seq"):
             setattr(other, name, getattr(self, name).copy())
         return other
 
@@ -126,20 +149,17 @@ class Cells:
         start = int(np.searchsorted(found, head))
         return np.concatenate((found[start:], found[:start]))[:n]
 
-    def place(self, rows: Rows) -> bool:
-        """Put the rows into cells. False: no room, nothing was changed."""
+    def place(self, rows: Rows) -> npt.NDArray[np.intp] | None:
+        """Give each row a cell and return their numbers; None: no room, nothing was changed."""
         slot = self.find(len(rows))
         if slot is None:
-            return False
+            return None
         lost: dict[int, int] = {}  # sequence -> largest position that is overwritten
         for i in slot[self.pos[slot] >= 0]:
             owner = int(self.seq[:, i].argmax())
             lost[owner] = max(lost.get(owner, -1), int(self.pos[i]))
-        tokens = np.array(rows.tokens, np.int64)
-        positions = np.array(rows.positions, np.int64)
-        self.pos[slot] = positions
-        self.token[slot] = tokens
-        self.hash[slot] = mix_array(((tokens << 32) + positions).astype(np.uint64))
+        self.pos[slot] = rows.positions
+        self.token[slot] = rows.tokens
         self.seq[:, slot] = False
         for i, ids in zip(slot.tolist(), rows.seq_ids, strict=True):
             for s in ids:
@@ -148,26 +168,66 @@ class Cells:
             if self.pos_min(s) <= top:
                 self.seq_rm(s, 0, top + 1)
         self.head = int(slot[-1]) + 1
-        return True
+        return slot
 
-    def sight(self, ids: Sequence[int], pos: int, n_tail: int) -> Sight:
-        """What a row at ``pos`` sees: cells that carry its id, not later than itself, inside the window.
+    def groups(self, rows: Rows) -> list[Group]:
+        """Rows that were placed, by their ids, with what each group can see.
 
         llama.cpp takes one of several ids, and which one depends on the C++ library's hash set. Cells that only some
-        of the ids carry are therefore a mistake of the caller; they lead to a sight that no single id would have.
+        of the ids carry are therefore a mistake of the caller; they lead to something that no single id would see.
         """
-        in_reach = self.pos <= pos
+        numbers: dict[tuple[int, ...], list[int]] = {}
+        for i, ids in enumerate(rows.seq_ids):
+            numbers.setdefault(ids, []).append(i)
+        found = []
+        for ids, of in numbers.items():
+            carried, odd = self.seq[ids[0]], None
+            if len(ids) > 1:
+                all_ids = self.seq[list(ids)]
+                carried = np.logical_and.reduce(all_ids)
+                disputed = np.logical_or.reduce(all_ids) & ~carried
+                odd = self._view(disputed) if disputed.any() else None
+            found.append(Group(of, np.array([rows.positions[i] for i in of]), self._view(carried), odd))
+        return found
+
+    def _view(self, which: npt.NDArray[np.bool_]) -> View:
+        held = np.flatnonzero(which)
+        at = self.pos[held]
+        order = np.argsort(at, kind="stable")
+        return View(held[order], at[order])
+
+    def attend(self, layer: int, slot: npt.NDArray[np.intp], groups: Sequence[Group], hidden: Hashes) -> Hashes:
+        """One layer: store what the rows are, and return what they become by all that they see, which is cells that
+        carry their id, not later than themselves, inside the window."""
+        values = self.values[layer]
+        values[slot] = mix_array(hidden)
+        became = np.empty_like(hidden)
+        for numbers, positions, view, odd in groups:
+            seen = self._sums(values, view, positions)
+            if odd is not None:
+                seen += np.uint64(3) * self._sums(values, odd, positions)
+            became[numbers] = hidden[numbers] ^ seen
+        return mix_array(became)
+
+    def _sums(self, values: Hashes, view: View, positions: npt.NDArray[np.int_]) -> Hashes:
+        """Per position, the sum over the cells that are in its reach."""
+        sums = np.zeros(view.cells.size + 1, np.uint64)
+        np.cumsum(values[view.cells], out=sums[1:])
+        total = sums[view.at.searchsorted(positions, "right")]
         if self.n_window:
-            in_reach &= self.pos > pos - self.n_window
-        seen = self.seq[ids[0]] & in_reach
-        key = int(self.hash[seen].sum())
-        if len(ids) > 1:
-            carried = self.seq[list(ids)]
-            seen &= carried.all(axis=0)
-            key += 3 * int(self.hash[carried.any(axis=0) & in_reach & ~seen].sum())
-        near = np.flatnonzero(seen & (self.pos > pos - n_tail))
-        order = np.argsort(self.pos[near], kind="stable")
-        return Sight(key & M64, tuple(self.token[near[order]].tolist()))
+            total -= sums[view.at.searchsorted(positions - self.n_window, "right")]
+        return total
+
+    def tails(self, groups: Sequence[Group], n: int) -> dict[int, tuple[int, ...]]:
+        """The last ``n`` tokens that each row sees, its own at the end."""
+        found = {}
+        for group in groups:
+            ends = group.view.at.searchsorted(group.positions, "right").tolist()
+            tokens = self.token[group.view.cells[max(0, min(ends) - n) :]].tolist()
+            first = group.view.cells.size - len(tokens)
+            for i, end in zip(group.numbers, ends, strict=True):
+                found[i] = tuple(tokens[max(0, end - n - first) : end - first])
+        return found
 
 
 NOTHING = Sight(0, ())
@@ -241,8 +301,10 @@ class States:
         self.pending = [0] * len(self.tail)
 
     def current(self, seq_id: int) -> Sight:
-        cell = self.tail[seq_id]
-        return cell.planes[self.pending[seq_id]] if cell else NOTHING
+        cell, pending = self.tail[seq_id], self.pending[seq_id]
+        if cell is None:
+            return _GARBAGE if pending else NOTHING  # only the newest plane of a new state is zeroed
+        return cell.planes[pending]
 
     def _own(self, seq_id: int, pos: int) -> _StateCell:
         """The cell of this sequence alone, after ``pos``. Snapshots do not follow when a shared cell is left."""

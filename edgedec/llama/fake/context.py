@@ -51,6 +51,8 @@ class FakeContext:
         self._n_seq_max = params.n_seq_max
         self._n_outputs_max = min(params.n_outputs_max, self._n_batch)
         self._n_threads = params.n_threads or 1
+        if self._n_seq_max > self._n_outputs_max:  # here llama.cpp ends the process
+            raise UsageError(f"n_seq_max is {self._n_seq_max}, but a batch has only {self._n_outputs_max} outputs.")
         n_ubatch = min(params.n_ubatch, self._n_batch)
         if model.n_rs_seq and n_ubatch < model.n_rs_seq + 2:
             raise UsageError(f"{model.n_rs_seq} snapshots need n_ubatch ≥ {model.n_rs_seq + 2}; it is {n_ubatch}.")
@@ -143,7 +145,7 @@ class FakeContext:
             wanted = [i for i, output in enumerate(piece.outputs) if output]
             done = len(out_rows)
             if wanted:
-                self._model.rule.fill(self._out[done : done + len(wanted)], [sights[i] for i in wanted])
+                self._model.rule.fill(self._out[done : done + len(wanted)], sights)
                 out_rows.update((numbers[i], done + j) for j, i in enumerate(wanted))
             self.n_rows += len(piece)
         self._out_rows = out_rows

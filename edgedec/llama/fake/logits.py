@@ -14,9 +14,10 @@ import numpy as np
 from edgedec.llama.base import Logits
 from edgedec.llama.fake.cells import GOLDEN, M64, Sight, mix, mix_array
 
-_FAVOURED = (5.0, 6.0, 7.0, 8.0)  # added to the logits of the favourites, least first
-_END = 12.0
-_SCRIPT = 20.0  # above everything at any temperature up to 1
+# Added to a logit.
+_FAVOURED = (5.0, 6.0, 7.0, 8.0)
+_END = 18.0
+_SCRIPT = 30.0  # certain at any temperature up to 1
 _UNLIKELY = -6.0
 _NEVER = -14.0
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from edgedec.errors import DecodeError
 from edgedec.llama.base import MemoryKind, Rows
-from edgedec.llama.fake.cells import NOTHING, Cells, Sight, States, mix
+from edgedec.llama.fake.cells import Cells, Group, Sight, States, mix_array
 
 
 class Memory:
@@ -41,10 +41,10 @@ class Memory:
         self.caches: list[Cells] = []
         self.states: States | None = None
         if kind is not MemoryKind.RECURRENT:
-            self.caches.append(Cells(n_ctx, n_seq_max))
+            self.caches.append(Cells(n_ctx, n_seq_max, 2 if kind is MemoryKind.FULL else 1))
         if kind is MemoryKind.WINDOW:
             size = n_ctx if swa_full else min(n_ctx, n_window * n_seq_max + n_ubatch)
-            self.caches.append(Cells(size, n_seq_max, n_window))
+            self.caches.append(Cells(size, n_seq_max, 1, n_window))
         if kind in (MemoryKind.RECURRENT, MemoryKind.HYBRID):
             self.states = States(n_seq_max, n_rs_seq)
 
@@ -124,7 +124,9 @@ class Memory:
                 n = left if left <= self.n_ubatch else left - n_keep
             seqs = whole or seqs[:1]
             yield [i for s in seqs for i in waiting[s][:n]]
-            waiting = {s: rest for s, queue in waiting.items() if (rest := queue[n:] if s in seqs else queue)}
+            for s in seqs:
+                waiting[s] = waiting[s][n:]
+            waiting = {s: queue for s, queue in waiting.items() if queue}
 
     def fits(self, pieces: Sequence[Rows]) -> bool:
         """Whether all pieces find room, tried on a copy if there are several."""
@@ -133,58 +135,62 @@ class Memory:
         if len(pieces) == 1:
             return all(cells.find(len(pieces[0])) is not None for cells in self.caches)
         trials = [cells.copy() for cells in self.caches]
-        return all(cells.place(rows) for cells in trials for rows in pieces)
+        return all(cells.place(rows) is not None for cells in trials for rows in pieces)
 
     def place(self, rows: Rows) -> list[Sight]:
-        """Append rows that fit; what each row that asked for output sees (for the others, this means nothing)."""
-        for cells in self.caches:
-            cells.place(rows)
-        states = self.states.place(rows, self.n_tail) if self.states else [NOTHING] * len(rows)
-        if not self.caches:
-            return states
-        return [
-            self._sight(ids, pos, state) if wanted else NOTHING
-            for ids, pos, state, wanted in zip(rows.seq_ids, rows.positions, states, rows.outputs, strict=True)
-        ]
+        """Append rows that fit; what each of them that asked for output knows."""
+        slots = [cells.place(rows) for cells in self.caches]
+        wanted = [i for i, output in enumerate(rows.outputs) if output]
+        if self.states:
+            states = self.states.place(rows, self.n_tail)
+            if not self.caches:
+                return [states[i] for i in wanted]
+            hidden = np.array([state.key for state in states], np.uint64)
+        else:
+            hidden = mix_array(((np.array(rows.tokens, np.int64) << 32) + np.array(rows.positions)).astype(np.uint64))
+        groups: list[Group] = []
+        # The layers with the window come first, so that the others remember what it showed.
+        for cells, slot in zip(self.caches[::-1], slots[::-1], strict=True):
+            assert slot is not None
+            groups = cells.groups(rows)
+            for layer in range(len(cells.values)):
+                hidden = cells.attend(layer, slot, groups, hidden)
+        tails = self.caches[0].tails(groups, self.n_tail)
+        return [Sight(int(hidden[i]), tails[i]) for i in wanted]
 
     def place_aborted(self, rows: Rows) -> None:
         """What ``llama_decode`` leaves behind when these rows were stopped: it takes their positions back from one id
-        of each row only, and not at all where the memory refuses that."""
+        of each row only (the last, with the usual C++ library), and not at all where the memory refuses that."""
         for cells in self.caches:
             cells.place(rows)
         if self.states:
             self.states.place(rows, self.n_tail, computed=False)
         first: dict[int, int] = {}
         for ids, pos in zip(rows.seq_ids, rows.positions, strict=True):
-            first[ids[0]] = min(first.get(ids[0], pos), pos)
+            first[ids[-1]] = min(first.get(ids[-1], pos), pos)
         for seq_id, pos in first.items():
             self.seq_rm(seq_id, pos, -1)
-
-    def _sight(self, ids: Sequence[int], pos: int, state: Sight) -> Sight:
-        views = [cells.sight(ids, pos, self.n_tail) for cells in self.caches]
-        key = state.key
-        for view in views:
-            key = mix(key ^ view.key)
-        return Sight(key, views[0].tail)
 
     def save(self, seq_id: int) -> dict[str, Any]:
         """One sequence as plain lists, for `load`."""
         caches = []
         for cells in self.caches:
             held = np.flatnonzero(cells.seq[seq_id])
-            held = held[np.argsort(cells.pos[held], kind="stable")]
-            caches.append([cells.token[held].tolist(), cells.pos[held].tolist()])
+            caches.append([cells.token[held].tolist(), cells.pos[held].tolist(), cells.values[:, held].tolist()])
         state = [self.states.pos(seq_id), *self.states.current(seq_id)] if self.states else None
         return {"caches": caches, "state": state}
 
     def load(self, seq_id: int, saved: dict[str, Any]) -> bool:
         """Put a sequence back, under any id. False: no room; the sequence is empty then."""
         self.seq_rm(seq_id, -1, -1)
-        for cells, (tokens, positions) in zip(self.caches, saved["caches"], strict=True):
-            rows = Rows(tokens, positions, [(seq_id,)] * len(tokens), [False] * len(tokens))
-            if tokens and not cells.place(rows):
+        for cells, (tokens, positions, values) in zip(self.caches, saved["caches"], strict=True):
+            if not tokens:
+                continue
+            slot = cells.place(Rows(tokens, positions, [(seq_id,)] * len(tokens), [False] * len(tokens)))
+            if slot is None:
                 self.seq_rm(seq_id, -1, -1)
                 return False
+            cells.values[:, slot] = np.array(values, np.uint64)
         if self.states and saved["state"][0] >= 0:
             pos, key, tail = saved["state"]
             self.states.restore(seq_id, pos, Sight(key, tuple(tail)))

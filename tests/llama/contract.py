@@ -20,7 +20,6 @@ TEXT = "The quick brown fox jumps over the lazy dog, then sleeps in the warm sun
 class Backend:
     """``tolerance``: largest difference of two logits that mean the same; a wrong context must exceed it."""
 
-    name: str
     model: Model
     tolerance: float = 0.0
 
