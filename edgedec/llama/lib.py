@@ -100,6 +100,7 @@ def _print_fatal(message: str) -> None:
 
 
 _fatal_handler: Callable[[str], None] = _print_fatal
+_fatal_lock = threading.Lock()
 
 
 def on_fatal(handler: Callable[[str], None]) -> None:
@@ -111,6 +112,7 @@ def on_fatal(handler: Callable[[str], None]) -> None:
 
 @ctypes.CFUNCTYPE(None, ctypes.c_char_p)  # type: ignore[untyped-decorator]
 def _fatal_callback(message: bytes) -> None:
+    _fatal_lock.acquire()  # for ever: several workers may fail at once, and one report is enough
     file, _, text = message.decode("utf-8", "replace").strip().partition(": ")
     _fatal_handler(f"{text or file} ({file.replace(chr(92), '/').rpartition('/')[2]})")
 

@@ -16,6 +16,10 @@ from edgedec.llama.base import Context, ContextParams, Logits, MemoryKind, Model
 TEXT = "The quick brown fox jumps over the lazy dog, then sleeps in the warm sun."
 
 
+# One thread: with more, tiny models spend their time waiting for each other.
+_PARAMS = {"n_ctx": 256, "n_batch": 64, "n_ubatch": 64, "n_threads": 1}
+
+
 @dataclass(frozen=True)
 class Backend:
     """``tolerance``: largest difference of two logits that mean the same; a wrong context must exceed it."""
@@ -25,7 +29,7 @@ class Backend:
 
     @contextmanager
     def context(self, **params: Any) -> Iterator[Context]:
-        context = self.model.new_context(ContextParams(**{"n_ctx": 256, "n_batch": 64, "n_ubatch": 64, **params}))
+        context = self.model.new_context(ContextParams(**{**_PARAMS, **params}))
         try:
             yield context
         finally:
