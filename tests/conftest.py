@@ -11,8 +11,6 @@ import pytest
 from edgedec import catalogue
 from tests.tiny_gguf import write_embedding_model, write_text_model
 
-_HUB_ENVIRONMENT = {"HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_TELEMETRY": "1"}
-
 
 @pytest.fixture(scope="session")
 def smollm2() -> Path:
@@ -25,8 +23,8 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty folder that holds everything edgedec writes; the hub and the package index cannot be reached."""
     folder = tmp_path / "home"
     monkeypatch.setenv("EDGEDEC_HOME", str(folder))
-    for name, value in {**_HUB_ENVIRONMENT, "HF_HOME": str(tmp_path / "hf")}.items():
-        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setattr(hub_constants, "HF_HUB_CACHE", str(tmp_path / "hf" / "hub"))
     monkeypatch.setattr(hub_constants, "HF_HUB_OFFLINE", True)
     for name in [name for name in os.environ if name.startswith(("PIP_", "UV_"))]:

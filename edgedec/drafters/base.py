@@ -6,10 +6,11 @@ asks which kind of drafter it has. A drafter knows tokens only; whether its prop
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from edgedec.llama.base import Logits
 from edgedec.types import Candidates
 
 
@@ -21,6 +22,20 @@ class Want:
     seq_id: int
     n_max: int
     depth_max: int
+
+
+@dataclass(frozen=True, slots=True)
+class Walked:
+    """The rows of target logits that a verification walk read, in order: the root's, then those of accepted nodes.
+
+    ``tokens[i]`` was evaluated at row i (``tokens[0]`` is the root), ``before`` is the token in front of the root
+    (-1 if there is none), and ``row(i)`` gives the logits [n_vocab] that decided what followed ``tokens[i]``: a
+    view that is valid during the call only.
+    """
+
+    before: int
+    tokens: tuple[int, ...]
+    row: Callable[[int], Logits]
 
 
 class Drafter:
@@ -46,8 +61,8 @@ class Drafter:
         """One `Candidates` per want, in order; empty ones where there is nothing to say."""
         raise NotImplementedError
 
-    def process(self, seq_id: int, step: Any) -> None:
-        """After the target's decode, for drafters that ``need`` its rows."""
+    def process(self, seq_id: int, walked: Walked) -> None:
+        """After each walk, before `accept`, for drafters whose ``needs`` has "logits"."""
 
     def accept(self, seq_id: int, tokens: Sequence[int], used: bool) -> None:
         """The sequence went on by ``tokens``. Told to all; ``used``: this one's proposals were in the draft."""

@@ -17,18 +17,18 @@ from collections.abc import Callable, Sequence
 from threading import Lock
 from typing import TypeVar
 
-from edgedec.drafters.base import Drafter, Want
+from edgedec.drafters.base import Drafter, Walked, Want
 from edgedec.engine.batch import decode_rows, prefill_rows
 from edgedec.engine.kv import KvSlot
 from edgedec.engine.sampling import Sampler, breaker_ids
 from edgedec.engine.sequence import Clocks
 from edgedec.engine.sequence import Sequence as Running
-from edgedec.engine.verify import walk
+from edgedec.engine.verify import ROOT, walk
 from edgedec.errors import AbortedError, EdgedecError, NoSlotError, PromptTooLongError, UsageError
 from edgedec.llama.base import Context, Logits, Model
 from edgedec.metrics import DrafterMetrics
 from edgedec.speculation.policy import PLAIN, Policy
-from edgedec.types import Candidates, Draft, FinishReason, Request, StepEvent
+from edgedec.types import Candidates, Draft, FinishReason, Request, StepEvent, Verdict
 
 log = logging.getLogger("edgedec.engine")
 
@@ -194,13 +194,18 @@ class Engine:
             return self._context.logits(n_before + 1 + node)
 
         verdict = walk(draft, row, seq.sampler, position, seq.room, self._model.eog_ids)
+        walked = self._clock()
+        self._process(seq, verdict, row)
+        processed = self._clock()
         self._settle_memory(pending, draft, len(verdict.path))
         done = seq.commit(verdict, draft, self._model.piece, self._model.eog_ids)
         settled = self._clock()
         self._tell(seq, draft, verdict.tokens)
         now = self._clock()
         if len(pending) == 1 and seq.clocks.first_token:
-            self._learn(proposals, draft, verdict.tokens, now - began, now - settled + drafted - began)
+            self._learn(
+                proposals, draft, verdict.tokens, now - began, now - settled + processed - walked + drafted - began
+            )
         if not seq.clocks.first_token:
             seq.clocks.first_token, seq.n_first = now, len(done.token_ids)
         seq.clocks.last_token = now
@@ -273,6 +278,17 @@ class Engine:
             # Never again with this context: each further rejection would cost a whole evaluation.
             self._policy, self._note = None, "the memory of this model refused to take guesses back"
             log.warning("speculation is off: %s", self._note)
+
+    def _process(self, seq: Running, verdict: Verdict, row: Callable[[int], Logits]) -> None:
+        """Show the rows of the walk to drafters that learn from them, while the rows are valid."""
+        readers = [d for d in self._drafters if "logits" in d.needs] if self._guesses(seq) else []
+        if not readers:
+            return
+        nodes = (ROOT, *verdict.path)[: len(verdict.tokens)]
+        before = seq.tokens[-2] if len(seq.tokens) > 1 else -1
+        walked = Walked(before, (seq.tokens[-1], *verdict.tokens[:-1]), lambda i: row(nodes[i]))
+        for drafter in readers:
+            self._ask(drafter, lambda d: d.process(seq.seq_id, walked))
 
     def _tell(self, seq: Running, draft: Draft, emitted: Sequence[int]) -> None:
         """Every drafter hears what was said, whoever proposed it."""

@@ -1,7 +1,7 @@
 """From a row of logits to the next token: a pure function of (row, settings, accepted tokens, seed, position).
 
 Order and meaning as in llama.cpp: logit bias → repeat/presence/frequency penalties → DRY → top-k → top-p → min-p →
-temperature → draw. The draw is Gumbel-max with counter noise (see `edgedec.engine.noise`).
+temperature → draw. The draw is Gumbel-max with counter noise (see `edgedec.noise`).
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from edgedec.engine.noise import draw, gumbel, loud_ids
 from edgedec.engine.penalties import Dry, RepeatPenalties, breaker_ids
-from edgedec.engine.ranking import largest
 from edgedec.errors import DecodeError, UsageError
 from edgedec.llama.base import Logits
+from edgedec.noise import draw, gumbel, loud_ids
+from edgedec.ranking import largest
 from edgedec.types import SamplingParams
 
 __all__ = ["Sampler", "breaker_ids", "gumbel"]

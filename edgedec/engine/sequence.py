@@ -58,6 +58,7 @@ class Sequence:
     spans: list[Span] = field(default_factory=list)
     n_cached: int = 0
     n_first: int = 0  # tokens that the step after prefill brought
+    n_said: int = 0  # tokens that the model chose, an end token included
     steps: int = 0
     plain_steps: int = 0
     drafted: int = 0
@@ -90,6 +91,7 @@ class Sequence:
         n_accepted = 0
         for i, token in enumerate(verdict.tokens):
             self.tokens.append(token)
+            self.n_said += 1
             if token in end_ids:
                 self.finish_reason = "eog"
                 break
@@ -143,7 +145,7 @@ class Sequence:
                 drafted=self.drafted,
                 accepted=self.accepted,
                 acceptance_rate=self.accepted / self.drafted if self.drafted else 0.0,
-                tokens_per_step=n / self.steps if self.steps else 0.0,
+                tokens_per_step=self.n_said / self.steps if self.steps else 0.0,
                 drafters={name: m.counts() for name, m in sorted(self.drafters.items())},
                 note=note,
             ),

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edgedec.engine.ranking import kth_largest_bound, largest
+from edgedec.ranking import kth_largest_bound, largest
 
 
 @st.composite

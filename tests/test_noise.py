@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edgedec.engine.noise import draw, gumbel, loud_ids
+from edgedec.noise import draw, gumbel, loud_ids
 
 STRIDE = 0xD1342543DE82EF95
 MIX_1, MIX_2, GOLDEN = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB, 0x9E3779B97F4A7C15
