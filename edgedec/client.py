@@ -10,6 +10,7 @@ A context that was not given a size grows, between requests, to what a request n
 
 from __future__ import annotations
 
+import atexit
 import itertools
 import logging
 import os
@@ -52,7 +53,7 @@ class EngineThread:
     def call(self, job: Callable[[], T]) -> Future[T]:
         """Run ``job`` after those before it; its result or exception arrives in the future. Raises UsageError in a
         forked child, where the thread does not exist."""
-        if os.getpid() != self._pid:
+        if not self.is_here:
             raise UsageError(
                 "This process was forked after a model had been used, and the engine does not survive a fork.",
                 'Load models in the child only, or start workers with multiprocessing\'s "spawn" method.',
@@ -69,14 +70,27 @@ class EngineThread:
         return future
 
     @property
+    def is_here(self) -> bool:
+        """Whether the thread exists in this process: it does not in a forked child."""
+        return os.getpid() == self._pid
+
+    @property
     def is_current(self) -> bool:
         """Whether the caller is a job."""
         return threading.current_thread() is self._thread
 
 
-@cache
+_first_call = threading.Lock()
+
+
 def engine_thread() -> EngineThread:
     """The one thread of this process that computes."""
+    with _first_call:
+        return _engine_thread()
+
+
+@cache
+def _engine_thread() -> EngineThread:
     return EngineThread()
 
 
@@ -131,18 +145,19 @@ class _Worker:
         self._model = model
         self._config = config
         self._thread = engine_thread()
-        self._is_closing = False
+        self._freed: Future[None] | None = None  # set when closing begins
         self._active: Generation | None = None
         self._crash: EngineCrashedError | None = None
         n_ctx = initial_n_ctx(model, config)
         self.setup: Setup = self._thread.call(lambda: set_up(model, config, n_ctx)).result()
+        _workers.add(self)
 
     def submit(self, generation: Generation) -> None:
         self.check()
         self._thread.call(lambda: self._serve(generation))
 
     def check(self) -> None:
-        if self._is_closing:
+        if self._freed is not None:
             raise ClosedError("The model has been closed.", "Load it again.")
         if self._crash is not None:
             raise self._crash
@@ -154,20 +169,18 @@ class _Worker:
     def cancel(self, seq_id: int) -> None:
         self.setup.engine.cancel(seq_id)
 
-    def stop(self) -> None:
-        """Cancel what runs, then free context and model. A second call does nothing."""
-        if self._is_closing:
-            return
-        self._is_closing = True
-        active = self._active
-        if active is not None:
-            active.cancel()
-        if self._thread.is_current:
-            self._free()
-        else:
-            self._thread.call(self._free).result()
+    def stop(self) -> Future[None] | None:
+        """Cancel what runs, then free context and model; does not wait for it. None in a forked child, which has
+        nothing to free."""
+        if self._freed is None and self._thread.is_here:
+            self._freed = self._thread.call(self._free)
+            active = self._active
+            if active is not None:
+                active.cancel()
+        return self._freed
 
     def _free(self) -> None:
+        self.setup.engine.close()
         self.setup.context.close()
         self._model.close()
 
@@ -178,7 +191,7 @@ class _Worker:
             self._make_room(generation.request)
             engine = self.setup.engine
             engine.submit(generation.seq_id, generation.request)
-            if generation.is_cancelled or self._is_closing:
+            if generation.is_cancelled or self._freed is not None:
                 engine.cancel(generation.seq_id)
             while not engine.is_idle:
                 for _, item in engine.step():
@@ -187,26 +200,48 @@ class _Worker:
             generation.put(error)
         except BaseException as error:
             log.exception("the engine failed unexpectedly")
-            self._crash = EngineCrashedError(f"The engine stopped unexpectedly: {error!r}.", "Load the model again.")
-            self._crash.__cause__ = error
-            generation.put(self._crash)
+            generation.put(self._crashed(error))
         finally:
             self._active = None
 
+    def _crashed(self, error: BaseException) -> EngineCrashedError:
+        self._crash = EngineCrashedError(f"The engine stopped unexpectedly: {error!r}.", "Load the model again.")
+        self._crash.__cause__ = error
+        return self._crash
+
     def _make_room(self, request: Request) -> None:
-        """Replace the context by a larger one if it was sized automatically and this request needs more."""
+        limit = self._model.n_ctx_train
+        self.grow(len(request.prompt) + (request.max_tokens or min(_ANSWER_ROOM, max(1, limit - len(request.prompt)))))
+
+    def grow(self, needed: int) -> None:
+        """Replace the context by a larger one if it was sized automatically and holds less than ``needed`` tokens. For
+        the engine thread, between requests."""
         limit, n_ctx = self._model.n_ctx_train, self.setup.context.n_ctx
-        needed = len(request.prompt) + (request.max_tokens or min(_ANSWER_ROOM, max(1, limit - len(request.prompt))))
         if self._config.n_ctx is not None or needed <= n_ctx or n_ctx >= limit:
             return
         wanted = min(limit, -(-needed // _CTX_STEP) * _CTX_STEP)
         log.info("the context grows from %d to %d tokens", n_ctx, wanted)
+        self.setup.engine.close()
         self.setup.context.close()
         try:
             self.setup = set_up(self._model, self._config, wanted)
         except EdgedecError:
-            self.setup = set_up(self._model, self._config, n_ctx)
+            try:
+                self.setup = set_up(self._model, self._config, n_ctx)
+            except EdgedecError as error:
+                raise self._crashed(error) from error
             raise
+
+
+_workers: weakref.WeakSet[_Worker] = weakref.WeakSet()
+
+
+@atexit.register
+def _stop_all() -> None:
+    """Native code must be at rest when the interpreter goes. All are told first: they share a thread."""
+    for freed in [worker.stop() for worker in list(_workers)]:
+        if freed is not None:
+            freed.result()
 
 
 class Client:
@@ -226,7 +261,8 @@ class Client:
         self.model = model
         self.config = config
         self._ids = itertools.count()
-        self._finalizer = weakref.finalize(self, self._worker.stop)
+        # The collector may run in any thread: nothing is waited for, and at exit `_stop_all` sees to it.
+        weakref.finalize(self, self._worker.stop).atexit = False
 
     @classmethod
     def load(cls, path: Path, config: EngineConfig, *, progress: ProgressCallback | None = None) -> Client:
@@ -249,6 +285,11 @@ class Client:
         """
         return self._worker.call(job)
 
+    def reserve(self, n_tokens: int) -> None:
+        """Make room for requests of so many tokens, if the context was sized automatically. It grows by itself when a
+        request needs it, but then what was learnt about guessing is lost in between."""
+        self._worker.call(lambda _: self._worker.grow(n_tokens))
+
     def cancel(self, seq_id: int) -> None:
         """See `Generation.cancel`."""
         self._worker.cancel(seq_id)
@@ -265,7 +306,9 @@ class Client:
 
     def close(self) -> None:
         """Stop the engine and free the model; running requests end as cancelled. A second call does nothing."""
-        self._finalizer()
+        freed = self._worker.stop()
+        if freed is not None and not engine_thread().is_current:
+            freed.result()
 
     def __enter__(self) -> Client:
         return self

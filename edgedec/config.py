@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -23,12 +24,21 @@ def parse_speculate(value: str | Sequence[str]) -> tuple[str, ...]:
     return cleaned
 
 
+def may_learn(wanted: bool | None) -> bool:
+    """Whether answers may be stored. None: as the environment variable ``EDGEDEC_LEARN`` says, 0 or 1; else yes."""
+    value = os.environ.get("EDGEDEC_LEARN", "").strip() or "1"
+    if wanted is None and value not in ("0", "1"):
+        raise UsageError(f"EDGEDEC_LEARN is {value!r}.", "Set it to 0 or 1.")
+    return value == "1" if wanted is None else wanted
+
+
 @dataclass(frozen=True, slots=True)
 class EngineConfig:
     """How a model is loaded.
 
     ``n_ctx`` None: 4096 tokens or what the model was trained for, growing when a request needs more. ``n_threads`` 0:
-    the physical cores. ``n_gpu_layers`` -1: as many as the build can offload.
+    the physical cores. ``n_gpu_layers`` -1: as many as the build can offload. ``learn``: the `history` drafter stores
+    answers for next time.
     """
 
     n_ctx: int | None = None
@@ -40,6 +50,7 @@ class EngineConfig:
     type_v: str = "f16"
     flash_attn: str = "auto"
     speculate: tuple[str, ...] = (AUTO,)
+    learn: bool = True
 
     def __post_init__(self) -> None:
         def need(ok: bool, name: str, rule: str) -> None:

@@ -14,7 +14,8 @@ from edgedec import catalogue
 from edgedec.catalogue.progress import Progress, silent
 from edgedec.chat.template import ChatTemplate, encode_raw
 from edgedec.client import Client, Generation
-from edgedec.config import EngineConfig, parse_speculate
+from edgedec.config import AUTO, OFF, EngineConfig, may_learn, parse_speculate
+from edgedec.engine.setup import drafter_names
 from edgedec.errors import UnknownNameError, UsageError
 from edgedec.types import Message, Request, Result, SamplingParams, StepEvent
 
@@ -32,7 +33,8 @@ class GenerateOptions(TypedDict, total=False):
     stop: str | Sequence[str]
     system: str | None  # a system message in front of a text prompt
     raw: bool  # send the text without the chat template; control tokens may be spelled out
-    speculate: bool  # False: this answer is decoded plainly
+    speculate: bool | str | Sequence[str]  # False or "off": decoded plainly; names of drafters: guessed by these only
+    prediction: str | Sequence[int]  # what the answer will be like (a file being edited): faster, never another answer
     seed: int | None  # None: a random one, reported in the result
     temperature: float
     top_k: int
@@ -64,6 +66,16 @@ def sampling_params(options: GenerateOptions) -> SamplingParams:
     return SamplingParams(**chosen)
 
 
+def _speculate(value: bool | str | Sequence[str]) -> bool | tuple[str, ...]:
+    """How a request says it. True: all drafters that the model was loaded with. Raises UnknownNameError."""
+    if isinstance(value, bool):
+        return value
+    names = parse_speculate(value)
+    if names in ((AUTO,), (OFF,)):
+        return names == (AUTO,)
+    return tuple(drafter_names(names))
+
+
 def check_options(options: Mapping[str, Any]) -> None:
     """Raises UnknownNameError for a keyword that does not exist, naming the nearest."""
     known = GenerateOptions.__annotations__
@@ -73,23 +85,30 @@ def check_options(options: Mapping[str, Any]) -> None:
 
 
 class Stream:
-    """An answer on its way: iterate it for `StepEvent`s (``event.text``), or take its `result`."""
+    """An answer on its way: iterate it for `StepEvent`s (``event.text``), or take its `result`.
+
+    Leaving the loop early, or interrupting `result`, cancels the answer: the next request need not wait for it.
+    """
 
     def __init__(self, generation: Generation, load_s: float) -> None:
         self._generation = generation
         self._load_s = load_s
 
     def __iter__(self) -> Iterator[StepEvent]:
-        for event in self._generation:
-            if event.result is not None:
-                event.result.timing.load_s = self._load_s
-            yield event
+        try:
+            for event in self._generation:
+                if event.result is not None:
+                    event.result.timing.load_s = self._load_s
+                yield event
+        except BaseException:
+            self.cancel()
+            raise
 
     def result(self) -> Result:
         """Wait for the end and return the whole answer."""
-        result = self._generation.result()
-        result.timing.load_s = self._load_s
-        return result
+        for _ in self:
+            pass
+        return self._generation.result()
 
     def cancel(self) -> None:
         """Stop within one step; the result then has finish_reason "cancelled" and the text so far."""
@@ -171,9 +190,17 @@ class LLM:
             sampling=sampling_params(options),
             max_tokens=options.get("max_tokens"),
             stop=(*strings, *stop),
-            speculate=options.get("speculate", True),
+            speculate=_speculate(options.get("speculate", True)),
+            prediction=self._prediction(options.get("prediction", ())),
         )
         return Stream(self._client.submit(request), self._load_s)
+
+    def _prediction(self, value: str | Sequence[int]) -> tuple[int, ...]:
+        if isinstance(value, str):
+            return tuple(self._client.model.tokenize(value))
+        if not all(isinstance(token, int) and not isinstance(token, bool) for token in value):
+            raise UsageError(f"{value!r:.60} is not a prediction.", "Give text or token ids.")
+        return tuple(value)
 
     def _encode(self, prompt: Prompt, options: GenerateOptions) -> tuple[Sequence[int], tuple[str, ...]]:
         """Token ids, and the stop strings that the chat format brings."""
@@ -186,11 +213,11 @@ class LLM:
                 return encode_raw(self._client.model, prompt), ()
             messages = [Message("system", system)] if system is not None else []
             return self._encode_chat([*messages, Message("user", prompt)])
+        if raw or system is not None:
+            raise UsageError("raw and system go with a text prompt.", "Put a system message into the messages.")
         items = list(prompt)
         if all(isinstance(item, int) and not isinstance(item, bool) for item in items):
             return [int(item) for item in items if isinstance(item, int)], ()
-        if raw or system is not None:
-            raise UsageError("raw and system go with a text prompt.", "Put a system message into the messages.")
         return self._encode_chat([as_message(item) for item in items])
 
     def _encode_chat(self, messages: Sequence[Message]) -> tuple[Sequence[int], tuple[str, ...]]:
@@ -222,13 +249,26 @@ def as_message(item: object) -> Message:
     )
 
 
+def spelled(text: str, pieces: Sequence[bytes]) -> tuple[int, int]:
+    """How many of the ``pieces``, from the first on, spell a beginning of ``text``, and how many characters that is."""
+    data, end = text.encode(), 0
+    n_pieces = n_bytes = 0
+    for i, piece in enumerate(pieces, 1):
+        if not data.startswith(piece, end):
+            break
+        end += len(piece)
+        if end == len(data) or data[end] & 0xC0 != 0x80:  # not inside a character
+            n_pieces, n_bytes = i, end
+    return n_pieces, len(data[:n_bytes].decode())
+
+
 class Chat:
     """A conversation in memory. Turns evaluate only what is new: answers keep the token ids that the model wrote."""
 
     def __init__(self, llm: LLM, system: str | None = None) -> None:
         self._llm = llm
         self.messages: list[Message] = [Message("system", system)] if system is not None else []
-        self._known_text = ""  # rendered conversation up to the end of the last answer …
+        self._known_text = ""  # rendered conversation, as far into the last answer as tokens spell it …
         self._known_ids: tuple[int, ...] = ()  # … and the ids that are in the model's memory for it
 
     def send(self, text: str, **options: Unpack[GenerateOptions]) -> Result:
@@ -239,8 +279,8 @@ class Chat:
         raise AssertionError("a stream ends with a result")
 
     def stream(self, text: str, **options: Unpack[GenerateOptions]) -> Iterator[StepEvent]:
-        """Say something and read the answer step by step. The turn is kept when the answer has ended, also when it was
-        cancelled; an answer that failed leaves the conversation as it was."""
+        """Say something and read the answer step by step. The turn is kept when the answer has ended. Leaving the loop
+        early cancels the answer and keeps what was read; an answer that failed leaves the conversation as it was."""
         check_options(options)
         for name in ("system", "raw"):
             if name in options:
@@ -250,13 +290,29 @@ class Chat:
     def _turn(self, messages: list[Message], options: GenerateOptions) -> Iterator[StepEvent]:
         ids, text = self._encode(messages)
         stream = self._llm.submit_ids(ids, options, self._llm.template.stop)
+        shown: list[str] = []
+        said: list[int] = []
         for event in stream:
+            shown.append(event.text)
+            said.extend(event.token_ids)
             if event.result is not None:
-                answer = event.result
-                self.messages = [*messages, Message("assistant", answer.text)]
-                self._known_text = text + answer.text if text else ""
-                self._known_ids = (*ids, *answer.token_ids)
-            yield event
+                self._keep(messages, ids, text, "".join(shown), said)
+            try:
+                yield event
+            except GeneratorExit:
+                if event.result is None:
+                    self._keep(messages, ids, text, "".join(shown), said)
+                raise
+
+    def _keep(
+        self, messages: Sequence[Message], ids: tuple[int, ...], text: str, answer: str, said: Sequence[int]
+    ) -> None:
+        """The conversation goes on with ``answer``. ``said``, its tokens, may reach further than it: a stop string
+        and an unfinished character are no part of it."""
+        self.messages = [*messages, Message("assistant", answer)]
+        n_tokens, n_characters = spelled(answer, [self._llm.model.piece(token) for token in said])
+        self._known_text = text + answer[:n_characters] if text else ""
+        self._known_ids = (*ids, *said[:n_tokens])
 
     def _encode(self, messages: list[Message]) -> tuple[tuple[int, ...], str]:
         template = self._llm.template
@@ -278,10 +334,12 @@ class Chat:
             raise
 
     def regenerate(self, **options: Unpack[GenerateOptions]) -> Result:
-        """Answer the last user turn again."""
+        """Answer the last user turn again. Without another ``prediction`` the old answer is expected."""
         users = [m.content for m in self.messages if m.role == "user"]
         if not users:
             raise UsageError("There is nothing to answer again.", "Send a message first.")
+        if self.messages[-1].role == "assistant":
+            options.setdefault("prediction", self.messages[-1].content)
         return self.edit(len(users) - 1, users[-1], **options)
 
 
@@ -297,6 +355,7 @@ def load(
     type_k: str = "f16",
     type_v: str = "f16",
     flash_attn: str = "auto",
+    learn: bool | None = None,
     progress: ProgressCallback | None = None,
     fetch_progress: Progress = silent,
 ) -> LLM:
@@ -307,6 +366,8 @@ def load(
         n_ctx: tokens of context; None: as many as needed, up to what the model was trained for.
         n_threads: 0: physical cores. n_gpu_layers: -1: all that the build can offload.
         type_k, type_v: types of the KV memory (f16, q8_0, q4_0, …); flash_attn: auto, on, off.
+        learn: store answers on this machine, so that later ones may be guessed from them (docs/history.md); None: as the
+            environment variable EDGEDEC_LEARN says, 0 or 1, else yes.
         progress: called with 0…1 while weights are read; fetch_progress: while a file is brought.
 
     Raises UsageError, ModelError, DownloadError.
@@ -321,6 +382,7 @@ def load(
         type_v=type_v,
         flash_attn=flash_attn,
         speculate=parse_speculate(speculate if isinstance(speculate, str) else list(speculate)),
+        learn=may_learn(learn),
     )
     path = catalogue.find(model, progress=fetch_progress)
     found = time.perf_counter()

@@ -27,6 +27,15 @@ def state_dir() -> Path:
     return user_state_path("edgedec", appauthor=False)
 
 
+def corpus_dir() -> Path:
+    """Texts that the `history` drafter may use, one folder per vocabulary: ``$EDGEDEC_HOME/corpus``."""
+    if home := _home():
+        return home / "corpus"
+    from platformdirs import user_data_path
+
+    return user_data_path("edgedec", appauthor=False) / "corpus"
+
+
 def config_dir() -> Path:
     """Settings that the user writes: ``$EDGEDEC_HOME`` itself."""
     if home := _home():

@@ -74,7 +74,8 @@ class Request:
     sampling: SamplingParams = field(default_factory=SamplingParams)
     max_tokens: int | None = None  # None: until the model ends or the context is full
     stop: tuple[str, ...] = ()
-    speculate: bool = True  # False: plain decoding for this request only
+    speculate: bool | tuple[str, ...] = True  # False: decoded plainly; names: guessed by these drafters only
+    prediction: tuple[int, ...] = ()  # what the answer is expected to be like: it speeds up, and changes nothing
 
     def __post_init__(self) -> None:
         if not self.prompt:
@@ -157,6 +158,8 @@ class DrafterCounts:
     drafted: int = 0
     accepted: int = 0
     time_s: float = 0.0
+    drafted_per_pos: list[int] = field(default_factory=list)  # [0]: right after the root
+    accepted_per_pos: list[int] = field(default_factory=list)
 
 
 Span = tuple[int, str]
@@ -191,6 +194,7 @@ class StepEvent:
     n_prompt: int = 0
     decode_ms: float = 0.0  # inside llama_decode
     step_ms: float = 0.0  # the whole step
+    draft_ms: float = 0.0  # looking for guesses and choosing among them
     finish_reason: FinishReason | None = None
     result: Result | None = None
 

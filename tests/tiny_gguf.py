@@ -37,9 +37,10 @@ def write_text_model(
     n_ctx_train: int = 2048,
     chat_template: str | None = CHAT_TEMPLATE,
     space_prefix: bool = False,
+    is_embedding: bool = False,
 ) -> Path:
     """A model that generates. The architecture decides what its memory is: llama (full attention), gemma3 (sliding
-    window), lfm2 (hybrid), mamba (recurrent)."""
+    window), lfm2 (hybrid), mamba (recurrent). ``is_embedding``: the metadata says that it was made for vectors."""
     writer = GGUFWriter(path, architecture)
     writer.add_name(path.stem)
     writer.add_context_length(n_ctx_train)
@@ -65,6 +66,8 @@ def write_text_model(
         writer.add_sliding_window_pattern(2)
     if architecture == "lfm2":
         writer.add_shortconv_l_cache(3)
+    if is_embedding:
+        writer.add_pooling_type(PoolingType.MEAN)
     _add_vocabulary(writer, space_prefix)
     if chat_template is not None:
         writer.add_chat_template(chat_template)

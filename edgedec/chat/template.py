@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 PLAIN_FORMAT = (
     "{% for m in messages %}{% if m.role == 'system' %}{{ m.content }}\n\n"
     "{% elif m.role == 'user' %}User: {{ m.content }}\n\n"
-    "{% else %}Assistant: {{ m.content }}\n\n{% endif %}{% endfor %}"
+    "{% else %}Assistant: {{ m.content | trim }}\n\n{% endif %}{% endfor %}"
     "{% if add_generation_prompt %}Assistant:{% endif %}"
 )
 """For models without a template: "User: …", "Assistant: …", a blank line between turns, the system text on top."""
@@ -61,11 +61,21 @@ class ChatTemplate:
             text = self._template.render(
                 messages=[{"role": m.role, "content": m.content} for m in messages],
                 add_generation_prompt=add_generation_prompt,
+                tools=None,
+                documents=None,
                 **self._special,
             )
         except TemplateError:
             raise
-        except (jinja2.TemplateError, TypeError, ValueError, AttributeError, LookupError, ArithmeticError) as error:
+        except (
+            jinja2.TemplateError,
+            TypeError,
+            ValueError,
+            AttributeError,
+            LookupError,
+            ArithmeticError,
+            RecursionError,
+        ) as error:
             raise TemplateError(
                 f"The model's chat template failed: {error}.", "Use --raw (raw=True) to send the text without it."
             ) from error
@@ -73,19 +83,19 @@ class ChatTemplate:
 
     def encode(self, messages: Sequence[Message]) -> Prompt:
         """Token ids of the conversation up to where the model answers."""
-        spelled = self._model.control_strings()
-        unsafe = {i for i, m in enumerate(messages) if any(s in m.content for s in spelled)}
-        if not unsafe:
+        special = (*self._model.control_strings(), _OPEN)
+        apart = {str(i): m.content for i, m in enumerate(messages) if any(s in m.content for s in special)}
+        if not apart:
             text = self.render(messages)
             return Prompt(tuple(self._with_bos(self.tokens(text))), text)
-        marked = [Message(m.role, f"{_OPEN}{i}{_CLOSE}") if i in unsafe else m for i, m in enumerate(messages)]
+        marked = [Message(m.role, f"{_OPEN}{i}{_CLOSE}") if str(i) in apart else m for i, m in enumerate(messages)]
         ids: list[int] = []
         head, *rest = self.render(marked).split(_OPEN)
         ids += self.tokens(head)
         for part in rest:
             number, closed, tail = part.partition(_CLOSE)
-            if closed and number.isdigit() and int(number) in unsafe:
-                ids += self._model.tokenize(messages[int(number)].content)
+            if closed and number in apart:
+                ids += self._model.tokenize(apart[number])
                 ids += self.tokens(tail)
             else:
                 ids += self.tokens(_OPEN + part)
@@ -134,8 +144,14 @@ def _raise_exception(message: str) -> None:
     raise TemplateError(f"The model's chat template refused the messages: {message}")
 
 
-def _to_json(value: Any, ensure_ascii: bool = False, indent: int | None = None, **_: Any) -> str:
-    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent)
+def _to_json(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 
 def _generation_blocks() -> Any:

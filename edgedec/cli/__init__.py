@@ -112,7 +112,6 @@ def main(args: Sequence[str] | None = None) -> NoReturn:
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
     try:
         cli.main(args=list(sys.argv[1:] if args is None else args), prog_name="edgedec", standalone_mode=False)
-        sys.stdout.flush()
     except EdgedecError as error:
         fail(str(error), error.hint, error.exit_code)
     except click.UsageError as error:
@@ -122,10 +121,7 @@ def main(args: Sequence[str] | None = None) -> NoReturn:
         fail(error.format_message(), "", error.exit_code)
     except (KeyboardInterrupt, click.Abort):
         sys.exit(130)
-    except BrokenPipeError:  # the reader has gone, and does not want to hear about it
-        _discard_stdout()
-        sys.exit(1)
-    except OSError as error:
+    except OSError as error:  # but not a reader that has gone: click ends with 1 then, and says nothing
         _discard_stdout()
         where = f": {error.filename}" if error.filename else ""
         fail(f"{error.strerror or error}{where}.", "Check the disk, and what is read from or written to.", 1)

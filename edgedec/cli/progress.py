@@ -45,7 +45,8 @@ class StatusLine:
             return
         bar = ""
         if fraction is not None:
-            n = round(_WIDTH * min(1.0, max(0.0, fraction)))
+            fraction = min(1.0, max(0.0, fraction))
+            n = round(_WIDTH * fraction)
             bar = f" [{'█' * n}{'░' * (_WIDTH - n)}] {fraction:4.0%}"
         self._draw(f"{label}{bar} {detail}".rstrip())
         self._drawn_at = now

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any, cast
 
 import click
@@ -26,6 +27,7 @@ _MODEL_FLAGS = ("n_ctx", "n_threads", "n_gpu_layers", "type_k", "type_v", "flash
 @click.option("--stop", multiple=True, metavar="TEXT", help="End the answer before this text; may be repeated.")
 @click.option("--system", metavar="TEXT", help="System message.")
 @click.option("--raw", is_flag=True, help="Send the prompt without the chat template.")
+@click.option("--prediction", metavar="FILE", help="A text the answer will be like: speeds up, changes nothing.")
 @sampling_options
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
 @click.option("--stats/--no-stats", default=None, help="Print the numbers line to stderr.  [default: on a terminal]")
@@ -34,6 +36,8 @@ def run(prompt: str | None, model: str | None, as_json: bool, stats: bool | None
     """Answer PROMPT, or what is piped in when PROMPT is "-" or missing."""
     text = _prompt_text(prompt)
     options = cast(GenerateOptions, {k: v for k, v in flags.items() if k not in _MODEL_FLAGS and v is not None})
+    if flags["prediction"] is not None:
+        options["prediction"] = _read(flags["prediction"])
     _check(options)
     _explain_fatal_errors()
     line = StatusLine()
@@ -71,6 +75,14 @@ def _prompt_text(prompt: str | None) -> str:
     if not text.strip():
         raise UsageError("The prompt is empty.", "Give at least one character of text.")
     return text
+
+
+def _read(file: str) -> str:
+    """A text file, without what an editor may have put in front. Raises UsageError."""
+    try:
+        return Path(file).read_text("utf-8-sig", "replace")
+    except OSError as error:
+        raise UsageError(f"Cannot read {file}: {error.strerror}.", "Give a text file to --prediction.") from error
 
 
 def _check(options: GenerateOptions) -> None:
@@ -145,6 +157,10 @@ def numbers(result: Result) -> str:
 
 def as_object(llm: LLM, result: Result) -> dict[str, Any]:
     """The object of ``--json``; its layout is documented in docs/cli.md and stable."""
+    drafters = {
+        name: {"drafted": counts.drafted, "accepted": counts.accepted, "time_s": round(counts.time_s, 6)}
+        for name, counts in result.speculation.drafters.items()
+    }
     return {
         "model": {
             "name": llm.name,
@@ -158,6 +174,6 @@ def as_object(llm: LLM, result: Result) -> dict[str, Any]:
         "seed": result.seed,
         "usage": asdict(result.usage),
         "timing": {k: round(v, 6) for k, v in asdict(result.timing).items()},
-        "speculation": asdict(result.speculation),
+        "speculation": {**asdict(result.speculation), "drafters": drafters},
         "spans": [list(span) for span in result.spans],
     }

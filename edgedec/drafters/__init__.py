@@ -11,6 +11,9 @@ from edgedec.errors import UnknownNameError, UsageError
 
 REGISTRY: dict[str, str] = {
     "suffix": "edgedec.drafters.suffix:SuffixDrafter",
+    "history": "edgedec.drafters.history:HistoryDrafter",
+    "recycle": "edgedec.drafters.recycle:RecycleDrafter",
+    "predicted": "edgedec.drafters.predicted:PredictedDrafter",
 }
 """Name -> "module:Class". Imported when first asked for: some drafters bring heavy modules."""
 

@@ -1,7 +1,8 @@
 """The contract of a drafter: something that proposes what comes next.
 
-Verbs are llama.cpp's (``common/speculative``): begin, draft, process, accept. The engine calls them on a list and never
-asks which kind of drafter it has. A drafter knows tokens only; whether its proposals are used is decided elsewhere.
+Verbs are llama.cpp's (``common/speculative``): begin, draft, process, accept; expect is our own. The engine calls them
+on a list and never asks which kind of drafter it has. A drafter knows tokens only; whether its proposals are used is
+decided elsewhere.
 """
 
 from __future__ import annotations
@@ -45,6 +46,8 @@ class Drafter:
     feature_names: ClassVar[tuple[str, ...]] = ()
     needs: ClassVar[frozenset[str]] = frozenset()
     """What `process` must see besides tokens; "logits" is the only word so far. Empty: `process` is not called."""
+    remembers: ClassVar[bool] = False
+    """Whether what it saw in one sequence may show in what it proposes for others, later ones included."""
 
     @dataclass(frozen=True, slots=True)
     class Options:
@@ -56,6 +59,9 @@ class Drafter:
     def begin(self, seq_id: int, prompt: Sequence[int]) -> None:
         """A sequence starts. ``prompt`` is all of its prompt's tokens."""
         raise NotImplementedError
+
+    def expect(self, seq_id: int, prediction: Sequence[int]) -> None:
+        """The caller expects the answer to be like ``prediction``. Called right after `begin`, if it does at all."""
 
     def draft(self, wants: Sequence[Want]) -> list[Candidates]:
         """One `Candidates` per want, in order; empty ones where there is nothing to say."""

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from edgedec.drafters.base import Drafter, Want
+from edgedec.drafters.evidence import score
 from edgedec.errors import UsageError
 from edgedec.types import Candidates
 
@@ -23,9 +24,6 @@ N_CLIMB = 24
 # longest suffice: a draft starts at the longest match or one link below it and only moves on to longer strings. What
 # goes uncounted is a string that ends beneath N_CLIMB longer ones, all of which occurred before; in prose and code the
 # whole path is shorter than that. Such a string keeps a smaller count and an older occurrence, but a true one.
-
-_PRIORS = (0.0, 0.12, 0.3, 0.5, 0.5, 0.7, 0.7, 0.7, *8 * (0.85,), *16 * (0.9,), 0.95)
-# By match length (the last entry: and longer): how often what followed a single earlier occurrence comes next again.
 
 
 class SuffixAutomaton:
@@ -194,13 +192,13 @@ class SuffixDrafter(Drafter):
                 # The copy has caught up with its own draft, which is text[first:] and goes on as that did.
                 state, position = start, first
             following, n_hits, n_seen = _evidence(known, state, position)
-            score = _score(match_len, n_hits, n_seen)
-            path *= score
+            probability = score(match_len, n_hits, n_seen)
+            path *= probability
             if path < self._p_min:
                 break
             out.tokens.append(text[position])
             out.parents.append(depth - 2)
-            out.scores.append(score)
+            out.scores.append(probability)
             out.features.append((float(match_len), n_hits / n_seen, float(n_seen), 1.0, float(depth)))
             state, position, match_len = following, position + 1, match_len + 1
         return out
@@ -217,7 +215,7 @@ def _first_score(known: SuffixAutomaton, state: int) -> float:
     if state == ROOT:
         return 0.0
     _, n_hits, n_seen = _evidence(known, state, known.end[state] + 1)
-    return _score(known.length[state], n_hits, n_seen)
+    return score(known.length[state], n_hits, n_seen)
 
 
 def _evidence(known: SuffixAutomaton, state: int, position: int) -> tuple[int, int, int]:
@@ -227,12 +225,3 @@ def _evidence(known: SuffixAutomaton, state: int, position: int) -> tuple[int, i
     # The automaton does not count what ends at the end of the text, but as a continuation it is known.
     n_hits = known.count[following] + (position == len(known.text) - 1)
     return following, n_hits, max(known.count[state], n_hits)
-
-
-def _score(match_len: int, n_hits: int, n_seen: int) -> float:
-    """Probability that a continuation comes again that came ``n_hits`` times out of ``n_seen``.
-
-    Absolute discounting (Ney, Essen and Kneser, On structuring probabilistic dependences in stochastic language
-    modelling, 1994), with the discount that gives a single occurrence the prior of its match length.
-    """
-    return (n_hits - 1 + _PRIORS[min(match_len, len(_PRIORS) - 1)]) / n_seen

@@ -14,9 +14,11 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from threading import Lock
+from dataclasses import replace
+from threading import RLock
 from typing import TypeVar
 
+from edgedec.config import OFF
 from edgedec.drafters.base import Drafter, Walked, Want
 from edgedec.engine.batch import decode_rows, prefill_rows
 from edgedec.engine.kv import KvSlot
@@ -37,6 +39,9 @@ T = TypeVar("T")
 Outcome = tuple[int, StepEvent | EdgedecError]
 """(seq_id, what happened). An error, or an event with a result, is the last outcome of its request."""
 
+Crew = tuple[Sequence[Drafter], Policy | None]
+"""Drafters, and the policy that has learnt what their guesses are worth."""
+
 _KV_SEQ = 0
 _CHUNK_START = 128
 _CHUNK_SECONDS = 0.4  # of prefill between two looks at cancels and progress
@@ -50,6 +55,8 @@ class Engine:
         drafters: sources of guesses; empty for plain decoding.
         policy: how much to guess; None: nothing, for the reason in ``note``.
         mode: how speculation is named in results.
+        crew: makes drafters and policy for requests that name their drafters (or none). Each set of names keeps its own
+            for as long as the engine lives, so that no set profits from what another was told. None: no such requests.
     """
 
     def __init__(
@@ -61,12 +68,16 @@ class Engine:
         *,
         mode: str = "off",
         note: str = "",
+        crew: Callable[[tuple[str, ...]], Crew] | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._model = model
         self._context = context
-        self._drafters = list(drafters)
-        self._policy = policy
+        self._loaded: Crew = (tuple(drafters), policy)
+        self._drafters: Sequence[Drafter] = self._loaded[0]  # of the active sequence
+        self._policy = policy  # of the active sequence
+        self._make_crew = crew
+        self._crews: dict[tuple[str, ...], Crew] = {}
         self._mode = mode
         self._note = note
         self._clock = clock
@@ -75,9 +86,20 @@ class Engine:
         self._active: Running | None = None
         self._muted: set[str] = set()  # drafters that failed on the active sequence
         self._cancelled: set[int] = set()
-        self._lock = Lock()  # guards _cancelled and the abort flag against `cancel` from another thread
+        # Guards what `cancel` looks at and changes. The garbage collector may cancel an abandoned answer at any
+        # moment, also in a thread that holds the lock.
+        self._lock = RLock()
         self._chunk = min(_CHUNK_START, context.n_batch)
         self._breakers: dict[tuple[str, ...], frozenset[int]] = {}
+
+    def close(self) -> None:
+        """Close the drafters. A second call does nothing."""
+        for drafters, _ in (self._loaded, *self._crews.values()):
+            for drafter in drafters:
+                try:
+                    drafter.close()
+                except Exception:
+                    log.exception("drafter %r failed while closing", drafter.name)
 
     # ---- requests
 
@@ -90,6 +112,9 @@ class Engine:
             raise PromptTooLongError(n_prompt, n_ctx, f"{more}shorten the prompt.".capitalize())
         if min(request.prompt) < 0 or max(request.prompt) >= self._model.n_vocab:
             raise UsageError(f"The prompt has a token id outside 0…{self._model.n_vocab - 1}.")
+        if request.prediction and not 0 <= min(request.prediction) <= max(request.prediction) < self._model.n_vocab:
+            raise UsageError(f"The prediction has a token id outside 0…{self._model.n_vocab - 1}.")
+        self._crew(request)  # names that do not exist are refused here
         sampler = Sampler(
             request.sampling,
             self._model.n_vocab,
@@ -97,7 +122,22 @@ class Engine:
             breaker_ids=self._breaker_ids(request),
             n_ctx=n_ctx,
         )
-        self._waiting.append(Running(seq_id, request, sampler, n_ctx, Clocks(self._clock())))
+        seq = Running(seq_id, request, sampler, n_ctx, Clocks(self._clock()))
+        with self._lock:
+            self._waiting.append(seq)
+
+    def _crew(self, request: Request) -> Crew:
+        """Who guesses for a request. Raises UnknownNameError or UsageError."""
+        if self._note:
+            return (), None
+        if request.speculate is True or (not request.speculate and self._make_crew is None):
+            return self._loaded
+        if self._make_crew is None:
+            raise UsageError("The model was loaded without guessing.", 'Load it with speculate="auto".')
+        names = request.speculate or ()
+        if names not in self._crews:
+            self._crews[names] = self._make_crew(names)
+        return self._crews[names]
 
     def _breaker_ids(self, request: Request) -> frozenset[int]:
         if request.sampling.dry_multiplier <= 0:
@@ -127,13 +167,16 @@ class Engine:
 
     def step(self) -> list[Outcome]:
         """One step of one request: a chunk of its prompt, or one decode with its verdict."""
-        seq = self._admit()
+        is_new = self._active is None
+        seq = self._admit() if is_new else self._active
         if seq is None:
             return []
         try:
             if seq.seq_id in self._cancelled:
                 event = self._finish(seq, "cancelled")
             else:
+                if is_new:
+                    self._begin(seq)
                 event = self._prefill(seq) if self._n_missing(seq) > self._chunk else self._advance(seq)
         except AbortedError:
             self._kv.resync()
@@ -141,26 +184,30 @@ class Engine:
                 self._context.clear_abort()
             return []  # the next step sees the cancel; a stray abort is simply tried again
         except EdgedecError as error:
-            self._kv.clear()
             self._release(seq)
+            self._kv.clear()
             return [(seq.seq_id, error)]
         return [(seq.seq_id, event)]
 
     def _admit(self) -> Running | None:
-        if self._active is None and self._waiting:
-            seq = self._waiting[0]
-            seq.clocks.admitted = self._clock()
-            self._muted.clear()
-            seq.n_cached = self._kv.reuse(seq.tokens)
-            if self._policy is not None:
-                self._policy.begin()
-            if self._guesses(seq):
-                for drafter in self._drafters:
-                    self._ask(drafter, lambda d: d.begin(seq.seq_id, seq.request.prompt))
-            with self._lock:
+        with self._lock:
+            if self._waiting:
                 self._context.clear_abort()
                 self._active = self._waiting.popleft()
-        return self._active
+            return self._active
+
+    def _begin(self, seq: Running) -> None:
+        seq.clocks.admitted = self._clock()
+        self._muted.clear()
+        seq.n_cached = self._kv.reuse(seq.tokens)
+        self._drafters, self._policy = self._crew(seq.request)
+        if self._policy is not None:
+            self._policy.begin()
+        if self._guesses(seq):
+            for drafter in self._drafters:
+                self._ask(drafter, lambda d: d.begin(seq.seq_id, seq.request.prompt))
+                if seq.request.prediction:
+                    self._ask(drafter, lambda d: d.expect(seq.seq_id, seq.request.prediction))
 
     def _n_missing(self, seq: Running) -> int:
         return len(seq.tokens) - len(self._kv)
@@ -175,7 +222,7 @@ class Engine:
         elapsed = self._clock() - began
         if elapsed > 0 and len(chunk) == self._chunk:
             wanted = int(len(chunk) * _CHUNK_SECONDS / elapsed) // 32 * 32
-            self._chunk = max(32, min(self._context.n_batch, 2 * self._chunk, wanted))
+            self._chunk = min(self._context.n_batch, max(32, min(2 * self._chunk, wanted)))
         ms = elapsed * 1e3
         return StepEvent("prefill", n_past=len(self._kv), n_prompt=seq.n_prompt, decode_ms=ms, step_ms=ms)
 
@@ -220,11 +267,12 @@ class Engine:
             n_prompt=seq.n_prompt,
             decode_ms=decode_s * 1e3,
             step_ms=(now - began) * 1e3,
+            draft_ms=(drafted - began) * 1e3,
         )
         return self._finish(seq, seq.finish_reason, event) if seq.finish_reason else event
 
     def _guesses(self, seq: Running) -> bool:
-        return self._policy is not None and seq.request.speculate
+        return self._policy is not None and bool(seq.request.speculate)
 
     def _draft(self, seq: Running) -> list[Candidates]:
         """What every drafter proposes; nothing where no token could be used."""
@@ -244,12 +292,15 @@ class Engine:
         return proposals
 
     def _n_useful(self, seq: Running) -> int:
-        """How long a draft can be: each node needs a cell and a row, and the step emits one token more than it."""
+        """How long a draft can be: each node needs a cell and a row and must leave the memory again if it is wrong, and
+        the step emits one token more than the draft has."""
         if self._policy is None or not seq.request.speculate:
             return 0
         cells = self._context.n_ctx - len(seq.tokens)
         rows = min(self._context.n_batch, self._context.n_outputs_max) - 1
-        return min(self._policy.n_max, seq.room - 1, cells, rows)
+        n_rollback = self._context.traits.n_rollback
+        undoable = n_rollback if n_rollback >= 0 else rows
+        return min(self._policy.n_max, seq.room - 1, cells, rows, undoable)
 
     def _select(self, seq: Running, proposals: Sequence[Candidates]) -> Draft:
         if self._policy is None or not proposals:
@@ -272,8 +323,7 @@ class Engine:
     def _settle_memory(self, pending: Sequence[int], draft: Draft, n_accepted: int) -> None:
         """The rows are in memory now; rejected ones leave it again."""
         keep = len(self._kv) + len(pending) + n_accepted
-        self._kv.extend(pending)
-        self._kv.extend(draft.tokens)
+        self._kv.extend((*pending, *draft.tokens))
         if not self._kv.trim(keep):
             # Never again with this context: each further rejection would cost a whole evaluation.
             self._policy, self._note = None, "the memory of this model refused to take guesses back"
@@ -326,7 +376,8 @@ class Engine:
         seq.finish_reason = reason
         tail = seq.text.flush()
         policy = self._policy
-        mode = self._mode if seq.request.speculate else "off"
+        chosen = seq.request.speculate
+        mode = ",".join(chosen) if isinstance(chosen, tuple) and chosen else self._mode if chosen else OFF
         result = seq.result(
             mode=mode,
             note=self._note,
@@ -335,20 +386,7 @@ class Engine:
         )
         self._release(seq)
         base = event or StepEvent("decode", n_past=len(self._kv), n_prompt=seq.n_prompt)
-        return StepEvent(
-            base.phase,
-            text=base.text + tail,
-            token_ids=base.token_ids,
-            spans=base.spans,
-            n_drafted=base.n_drafted,
-            n_accepted=base.n_accepted,
-            n_past=base.n_past,
-            n_prompt=base.n_prompt,
-            decode_ms=base.decode_ms,
-            step_ms=base.step_ms,
-            finish_reason=reason,
-            result=result,
-        )
+        return replace(base, text=base.text + tail, finish_reason=reason, result=result)
 
     def _release(self, seq: Running) -> None:
         self._muted.clear()

@@ -2,7 +2,9 @@
 
 The invariant: ``tokens`` are exactly the tokens whose cells are in memory, at positions 0, 1, 2, … Whoever needs
 more of them re-evaluates. A rollback that the memory refuses, or that did not do what was asked, empties it: the
-next step then evaluates everything again, slower but right.
+next step then evaluates everything again, slower but right. A running state (recurrent and hybrid models) says nothing
+about itself: it goes back by a snapshot only, and only within the batch that was decoded last, which is what its
+snapshots were taken of.
 """
 
 from __future__ import annotations
@@ -30,6 +32,7 @@ class KvSlot:
     def __init__(self, context: Context, seq_id: int = 0) -> None:
         self._context = context
         self._seq_id = seq_id
+        self._n_last = 0  # tokens of the last batch, while its snapshots are as it left them
         self.tokens: list[int] = []
 
     def __len__(self) -> int:
@@ -42,8 +45,9 @@ class KvSlot:
         return len(self.tokens)
 
     def extend(self, tokens: Sequence[int]) -> None:
-        """These tokens were decoded behind the others."""
+        """These tokens were decoded behind the others, in one batch."""
         self.tokens.extend(tokens)
+        self._n_last = len(tokens)
 
     def trim(self, n: int) -> bool:
         """Drop all cells from position ``n`` on. False: it could not be done, and the memory is now empty."""
@@ -52,8 +56,11 @@ class KvSlot:
         if n == 0:
             self.clear()
             return True
-        if self._context.seq_rm(self._seq_id, n, -1) and self._is_intact(n):
+        n_rollback, n_out = self._context.traits.n_rollback, len(self.tokens) - n
+        has_snapshot = n_rollback < 0 or n_out <= min(n_rollback, self._n_last - 1)
+        if has_snapshot and self._context.seq_rm(self._seq_id, n, -1) and self._is_intact(n):
             del self.tokens[n:]
+            self._n_last = 0
             return True
         log.info("the memory could not go back from %d to %d tokens; it is evaluated again", len(self.tokens), n)
         self.clear()
@@ -61,24 +68,26 @@ class KvSlot:
 
     def _is_intact(self, n: int) -> bool:
         """Whether positions up to ``n - 1`` are there, as far back as the next token will look."""
-        window = self._context.traits.n_window
-        oldest_needed = max(0, n - window) if window else 0
-        return (
-            self._context.seq_pos_max(self._seq_id) == n - 1
-            and 0 <= self._context.seq_pos_min(self._seq_id) <= oldest_needed
-        )
+        traits = self._context.traits
+        if self._context.seq_pos_max(self._seq_id) != n - 1:
+            return False
+        if traits.n_rollback >= 0:
+            return True  # a running state has no oldest position
+        oldest_needed = max(0, n - traits.n_window) if traits.n_window else 0
+        return 0 <= self._context.seq_pos_min(self._seq_id) <= oldest_needed
 
     def resync(self) -> None:
         """After a failed or aborted decode: go back to what is certain to be in memory."""
         known = len(self.tokens)
-        held = self._context.seq_pos_max(self._seq_id) + 1
-        if held == known and (known == 0 or self._is_intact(known)):
-            return
-        if held > known > 0 and self._context.seq_rm(self._seq_id, known, -1) and self._is_intact(known):
-            return
+        if known and self._context.traits.n_rollback < 0:
+            held = self._context.seq_pos_max(self._seq_id) + 1
+            is_trimmed = held <= known or self._context.seq_rm(self._seq_id, known, -1)
+            if is_trimmed and self._is_intact(known):
+                return
         self.clear()
 
     def clear(self) -> None:
         """Forget everything."""
         self._context.clear()
         self.tokens.clear()
+        self._n_last = 0

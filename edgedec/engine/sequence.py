@@ -114,8 +114,10 @@ class Sequence:
         self.plain_steps += len(draft) == 0
         self.drafted += len(draft)
         self.accepted += n_accepted
-        for source in draft.sources:
-            self.drafters.setdefault(source, DrafterMetrics()).n_gen_tokens += 1
+        depths: list[int] = []
+        for source, parent in zip(draft.sources, draft.parents, strict=True):
+            depths.append(1 + (depths[parent] if parent >= 0 else 0))
+            self.drafters.setdefault(source, DrafterMetrics()).drafted_at(depths[-1])
         return Committed("".join(text), tuple(self.token_ids[n_before:]), tuple(spans), n_accepted)
 
     def result(self, *, mode: str, note: str, plain_ms: float, speedup: float) -> Result:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from edgedec import drafters
 from edgedec.config import AUTO, OFF, EngineConfig
-from edgedec.engine.engine import Engine
+from edgedec.drafters.base import Drafter
+from edgedec.engine.engine import Crew, Engine
 from edgedec.errors import UsageError
 from edgedec.llama.base import Context, ContextParams, MemoryTraits, Model
+from edgedec.paths import corpus_dir
 from edgedec.speculation import profile
 from edgedec.speculation.cost import CostCurve, measure
 from edgedec.speculation.policy import Policy
@@ -22,11 +26,16 @@ N_DRAFT_MAX = 32
 
 @dataclass(slots=True)
 class Setup:
-    """An engine and what it stands on. ``note`` says why there is no speculation, if there is none."""
+    """An engine and what it stands on.
+
+    ``note`` says why there is no speculation, if there is none. ``cost_ms``: T(n) as it was measured before the first
+    request, rows → milliseconds; empty without speculation.
+    """
 
     engine: Engine
     context: Context
     note: str
+    cost_ms: Mapping[int, float] = field(default_factory=dict)
 
 
 def drafter_names(speculate: tuple[str, ...]) -> list[str]:
@@ -57,7 +66,7 @@ def why_not(traits: MemoryTraits) -> str:
     return ""
 
 
-def set_up(model: Model, config: EngineConfig, n_ctx: int) -> Setup:
+def set_up(model: Model, config: EngineConfig, n_ctx: int, *, clock: Callable[[], float] = time.perf_counter) -> Setup:
     """Make a context of ``n_ctx`` tokens and an engine on it. The caller closes the context."""
     names = drafter_names(config.speculate)
     params = ContextParams(
@@ -65,7 +74,7 @@ def set_up(model: Model, config: EngineConfig, n_ctx: int) -> Setup:
         n_batch=config.n_batch,
         n_ubatch=config.n_ubatch,
         n_threads=config.n_threads,
-        n_outputs_max=N_DRAFT_MAX + 1,
+        n_outputs_max=min(N_DRAFT_MAX + 1, config.n_ubatch),  # a draft in two pieces takes twice the time
         type_k=config.type_k,
         type_v=config.type_v,
         flash_attn=config.flash_attn,
@@ -74,16 +83,32 @@ def set_up(model: Model, config: EngineConfig, n_ctx: int) -> Setup:
     try:
         note = why_not(context.traits) if names else ""
         if not names or note:
-            return Setup(Engine(model, context, mode=config.mode, note=note), context, note)
-        policy = Policy(CostCurve(_cost(model, context, config)), n_max=N_DRAFT_MAX)
-        engine = Engine(model, context, drafters.create(names), policy, mode=config.mode)
-        return Setup(engine, context, "")
+            return Setup(Engine(model, context, mode=config.mode, note=note, clock=clock), context, note)
+        cost = _cost(model, context, config, clock)
+
+        def crew(chosen: tuple[str, ...]) -> Crew:
+            return drafters.create(chosen, _options(chosen, model, config)), Policy(CostCurve(cost), n_max=N_DRAFT_MAX)
+
+        engine = Engine(model, context, *crew(tuple(names)), mode=config.mode, crew=crew, clock=clock)
+        return Setup(engine, context, "", cost)
     except BaseException:
         context.close()
         raise
 
 
-def _cost(model: Model, context: Context, config: EngineConfig) -> dict[int, float]:
+def _options(names: Sequence[str], model: Model, config: EngineConfig) -> dict[str, Drafter.Options]:
+    """Settings of the drafters that need to know more than their defaults."""
+    options: dict[str, Drafter.Options] = {}
+    if "history" in names:
+        from edgedec.drafters.history import HistoryDrafter
+        from edgedec.drafters.store import Store
+
+        store = Store(corpus_dir() / model.vocabulary)
+        options["history"] = HistoryDrafter.Options(store=store, learn=config.learn, model=model.name)
+    return options
+
+
+def _cost(model: Model, context: Context, config: EngineConfig, clock: Callable[[], float]) -> dict[int, float]:
     key = profile.profile_key(
         model.fingerprint,
         f"threads {context.n_threads}, gpu layers {config.n_gpu_layers}, kv {config.type_k}/{config.type_v}, "
@@ -91,7 +116,7 @@ def _cost(model: Model, context: Context, config: EngineConfig) -> dict[int, flo
     )
     cost = profile.load(key)
     if cost is None:
-        cost = measure(context)
+        cost = measure(context, clock=clock)
         profile.store(key, cost)
         log.info("measured cost of n rows: %s", {n: round(ms, 2) for n, ms in sorted(cost.items())})
     return cost

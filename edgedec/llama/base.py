@@ -170,6 +170,10 @@ class Model(Protocol):
     def fingerprint(self) -> str:
         """Names this file and this build of the backend: the key under which measurements are stored."""
 
+    @property
+    def vocabulary(self) -> str:
+        """Names the vocabulary: models with the same one mean the same text by the same token ids."""
+
     def tokenize(self, text: str, *, add_special: bool = False, parse_special: bool = False) -> list[int]:
         """Token ids. ``add_special``: with the model's own BOS/EOS. ``parse_special``: text such as ``<|im_end|>``
         becomes the control token; otherwise it is plain text."""

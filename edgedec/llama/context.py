@@ -290,7 +290,8 @@ class LlamaContext:
         if data[8:24] != self._state_key:
             raise DecodeError("The saved state belongs to another model, build or KV type.", "Evaluate the text again.")
         buffer = (ctypes.c_uint8 * len(payload)).from_buffer_copy(payload)
-        if not capi.llama_state_seq_set_data(self._live, buffer, len(payload), self._seq(seq_id)):
+        self.seq_rm(self._seq(seq_id), -1, -1)  # llama.cpp does not, if the state is that of an empty sequence
+        if not capi.llama_state_seq_set_data(self._live, buffer, len(payload), seq_id):
             capi.llama_memory_seq_rm(self._memory, seq_id, -1, -1)
             raise DecodeError("The saved state does not fit into the context.", "Use a larger n_ctx.")
 

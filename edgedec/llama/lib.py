@@ -11,7 +11,7 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -127,18 +127,28 @@ def undisturbed(call: Callable[[], T], stop: Callable[[], None] = lambda: None) 
     """Run native code that calls back into Python on a thread of its own, and wait for it.
 
     Python handles signals on the main thread, and what a handler raises (Ctrl-C) inside a callback cannot pass through
-    native frames: it would be printed and lost. Here it strikes the waiting instead; then ``stop`` is called, ``call``
-    is waited for, and the exception goes on.
+    native frames: it would be printed and lost. Here it strikes the waiting instead; then ``stop`` is called, the end
+    of ``call`` is waited for, and the exception goes on.
     """
     if threading.current_thread() is not threading.main_thread():
         return call()
-    with ThreadPoolExecutor(1, "edgedec-load") as pool:
-        future = pool.submit(call)
+    outcome: Future[T] = Future()
+
+    def work() -> None:
         try:
-            return future.result()
-        except BaseException:
-            stop()
-            raise
+            outcome.set_result(call())
+        except BaseException as error:
+            outcome.set_exception(error)
+
+    thread = threading.Thread(target=work, name="edgedec-load", daemon=True)
+    try:
+        thread.start()
+        return outcome.result()
+    except BaseException:
+        stop()
+        if thread.ident is not None:  # it did start
+            wait([outcome])
+        raise
 
 
 @contextmanager

@@ -67,43 +67,65 @@ def fingerprint(path: Path) -> str:
 
 def _load_error(path: Path, complaints: list[str]) -> ModelError:
     text = " ".join(complaints).lower()
-    reason = next((c.partition(": ")[2] or c for c in complaints if "error loading model" in c), "")
-    reason = reason or (complaints[-1] if complaints else "llama.cpp gave no reason")
-    reason = reason.removeprefix("error loading model: ").rstrip(".")
+    reason = _reason(complaints)
     if "unknown model architecture" in text or "unknown pre-tokenizer" in text:
         return ModelUnsupportedError(f"{path.name}: {reason}.", "This build of llama.cpp is too old for the model.")
+    if "mmproj" in text:
+        return ModelUnsupportedError(f"{path.name} is the image part of a model.", "Give the model file beside it.")
     if "not within the file bounds" in text or "failed to read" in text or "corrupted or incomplete" in text:
         return ModelFormatError(f"{path} is truncated or damaged ({reason}).", "Fetch the model again.")
     if "alloc" in text or "out of memory" in text:
         return ModelError(f"{path.name} does not fit into memory ({reason}).", "Use a smaller quantisation.")
-    return ModelFormatError(f"{path} could not be loaded ({reason}).", "Run with -v to see llama.cpp's log.")
+    return ModelFormatError(
+        f"{path} could not be loaded ({reason}).", "Fetch the model again, or run with -v to see llama.cpp's log."
+    )
+
+
+def _reason(complaints: list[str]) -> str:
+    """What llama.cpp says is wrong, on one line. Its summary is best, unless it only says that there is an error."""
+    texts = [c.partition(": ")[2] or c for c in complaints] or ["llama.cpp gave no reason"]
+    summary = next((t for t in texts if t.startswith("error loading model")), texts[-1])
+    for prefix in ("error loading model: ", "error loading model vocabulary: "):
+        summary = summary.removeprefix(prefix)
+    reason = texts[0] if "failed to load model" in summary else summary
+    printable = "".join(c if c.isprintable() else "?" for c in reason)  # names in a file may hold anything
+    return f"{printable:.200}".rstrip(".")
 
 
 class LlamaModel:
     """`edgedec.llama.base.Model` on llama.cpp.
 
     ``n_gpu_layers`` < 0: as many as the build can offload. ``progress`` is called with 0…1 while weights are read.
+    ``vocab_only``: read no weights; such a model can do all but make a context.
 
     Raises ModelFormatError, ModelUnsupportedError, ModelError.
     """
 
-    def __init__(self, path: Path, *, n_gpu_layers: int = -1, progress: ProgressCallback | None = None) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        n_gpu_layers: int = -1,
+        vocab_only: bool = False,
+        progress: ProgressCallback | None = None,
+    ) -> None:
         self._path = path
         check_gguf(path)
         self._handle: Any = None
         self._stack = ExitStack()
         self._stack.callback(self._free)
         try:
-            self._load(n_gpu_layers, progress)
+            self._load(n_gpu_layers, vocab_only, progress)
             self._read()
             self._refuse_unusable()
         except BaseException:
             self.close()
             raise
 
-    def _load(self, n_gpu_layers: int, progress: ProgressCallback | None) -> None:
+    def _load(self, n_gpu_layers: int, vocab_only: bool, progress: ProgressCallback | None) -> None:
         params = capi.llama_model_default_params()
         params.n_gpu_layers = n_gpu_layers
+        params.vocab_only = vocab_only
         raised: list[BaseException] = []
         stopped = threading.Event()
 
@@ -145,6 +167,7 @@ class LlamaModel:
         self._eog_ids = frozenset(t for t in range(self._n_vocab) if capi.llama_vocab_is_eog(vocab, t))
         self._fingerprint = f"{fingerprint(self._path)}/{lib.build()}"
         self._control_strings: tuple[str, ...] | None = None
+        self._vocabulary: str | None = None
 
     def _read_metadata(self) -> dict[str, str]:
         found = {}
@@ -259,6 +282,16 @@ class LlamaModel:
     @property
     def fingerprint(self) -> str:
         return self._fingerprint
+
+    @property
+    def vocabulary(self) -> str:
+        if self._vocabulary is None:
+            vocab, text = self._live_vocab, capi.llama_vocab_get_text
+            texts = b"\0".join([text(vocab, token) or b"" for token in range(self._n_vocab)])
+            digest = hashlib.blake2b(texts, digest_size=12)
+            digest.update(b"%d" % capi.llama_vocab_type(vocab))  # how the texts spell bytes and spaces
+            self._vocabulary = digest.hexdigest()
+        return self._vocabulary
 
     def tokenize(self, text: str, *, add_special: bool = False, parse_special: bool = False) -> list[int]:
         vocab = self._live_vocab

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from edgedec.types import Candidates
 
-_DEPTHS = (1, 2, 4)
+_DEPTHS = (1, 2, 3, 4)
 _MATCHES = (1, 2, 3, 5, 9, 17, 33)
 _SCORES = (0.1, 0.25, 0.4, 0.55, 0.7, 0.8, 0.9, 0.95)
 _PRIOR_WEIGHT = 8.0  # observations that the raw score is worth

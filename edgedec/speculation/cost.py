@@ -44,6 +44,9 @@ class CostCurve:
         if base.get(1, 0) <= 0:
             raise ValueError("a cost curve needs the time of one row")
         self._base = dict(sorted(base.items()))
+        for a, b in reversed(list(pairwise(self._base))):
+            # More rows never cost less, and a disturbance only ever stretches: if two disagree, the longer is wrong.
+            self._base[a] = min(self._base[a], self._base[b])
         self._n_steps = 0
         self._plain: Seen = deque(maxlen=_PLAIN_RECENT)
         self._wider: dict[int, Seen] = {}
@@ -117,11 +120,8 @@ class CostCurve:
                 points[n] = median(ms for _, ms in seen)
         points[1] = self.plain_ms
         widths = sorted(points)
-        # More rows never cost less, and a disturbance only ever stretches: of two that disagree, the longer is wrong.
-        for a, b in reversed(list(pairwise(widths))):
-            points[a] = min(points[a], points[b])
-        for n in widths:
-            points[n] = max(points[n], self.plain_ms)
+        for a, b in pairwise(widths):
+            points[b] = max(points[a], points[b])  # more rows never cost less
         self._table, slopes = [0.0, points[1]], []
         for a, b in pairwise(widths):
             slope = (points[b] - points[a]) / (b - a)
@@ -180,6 +180,6 @@ def measure(
 
 
 def _expected_s(times: Mapping[int, float], n_rows: int) -> float:
-    """What a decode will take at most: rows cost no more than in the nearest width that is not wider."""
+    """What a decode will take at most, if a row costs no more in it than in the nearest width that is not wider."""
     nearest = max(n for n in times if n <= n_rows)
     return times[nearest] * n_rows / nearest

@@ -19,10 +19,6 @@ def one(score: float = 0.5, match_len: float = 3.0, source: str = "a") -> Candid
     return chain(0, 1, 1, score=score, match_len=match_len, source=source)
 
 
-def by_depth(known: Calibrator, *wanted: int, score: float = 0.5) -> list[float]:
-    return [known.probability("a", depth, 5.0, score) for depth in wanted]
-
-
 @settings(deadline=None)
 @given(st.floats(0.01, 1.0), st.integers(1, 40), st.floats(0, 100))
 def test_before_any_outcome_the_score_counts(score: float, depth: int, match_len: float) -> None:
@@ -44,18 +40,14 @@ def test_outcomes_move_the_probability() -> None:
         ([WRONG], {1}),  # wrong at once: nobody knows about the others
         ([0], {1}),  # a plain step says nothing about what comes later
         ([0, WRONG], {1, 2}),
-        ([0, 1, WRONG], {1, 2, 5}),  # a right node reaches its child
+        ([0, 1, WRONG], {1, 2, 3}),  # a right node reaches its child
         ([], set()),
     ],
 )
 def test_only_reached_nodes_are_labels(emitted: list[int], labelled: set[int]) -> None:
-    # Depths 1, 2 and 3 of a chain; 5 stands for the third node's own bucket (depths from 4 on share one, 3 has 2's).
-    proposal = Candidates("a", [0, 1, 2], [-1, 0, 1], [0.5, 0.5, 0.9], [(5.0,)] * 3)
     known = Calibrator()
-    known.learn(proposal, emitted)
-    changed = {1: by_depth(known, 1), 2: by_depth(known, 2), 5: by_depth(known, 3, score=0.9)}
-    fresh = {1: [0.5], 2: [0.5], 5: [0.9]}
-    assert {depth for depth in changed if changed[depth] != fresh[depth]} == labelled
+    known.learn(chain(0, 3, 3, score=0.5), emitted)
+    assert {depth for depth in (1, 2, 3, 4) if known.probability("a", depth, 5.0, 0.5) != 0.5} == labelled
 
 
 def test_siblings_are_labels_together() -> None:
