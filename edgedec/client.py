@@ -148,9 +148,23 @@ class _Worker:
         self._freed: Future[None] | None = None  # set when closing begins
         self._active: Generation | None = None
         self._crash: EngineCrashedError | None = None
-        n_ctx = initial_n_ctx(model, config)
-        self.setup: Setup = self._thread.call(lambda: set_up(model, config, n_ctx)).result()
+        made = self._thread.call(lambda: set_up(model, config, initial_n_ctx(model, config)))
+        try:
+            self.setup: Setup = made.result()
+        except BaseException:
+            # After Ctrl-C the job still runs and uses the model: what it makes is closed behind it, on its own thread.
+            discarded = self._thread.call(lambda: self._discard(made))
+            if made.done():
+                discarded.result()
+            raise
         _workers.add(self)
+
+    def _discard(self, made: Future[Setup]) -> None:
+        if made.exception() is None:
+            self.setup = made.result()
+            self._free()
+        else:
+            self._model.close()
 
     def submit(self, generation: Generation) -> None:
         self.check()
@@ -242,6 +256,8 @@ def _stop_all() -> None:
     for freed in [worker.stop() for worker in list(_workers)]:
         if freed is not None:
             freed.result()
+    if _engine_thread.cache_info().currsize and engine_thread().is_here:
+        engine_thread().call(lambda: None).result()  # an interrupted load may still be at work
 
 
 class Client:
@@ -253,11 +269,7 @@ class Client:
     """
 
     def __init__(self, model: Model, config: EngineConfig) -> None:
-        try:
-            self._worker = _Worker(model, config)
-        except BaseException:
-            model.close()
-            raise
+        self._worker = _Worker(model, config)
         self.model = model
         self.config = config
         self._ids = itertools.count()

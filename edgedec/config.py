@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 from edgedec.errors import UsageError
 
+KV_TYPES = ("f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl")
+FLASH_ATTN = ("auto", "on", "off")
 AUTO = "auto"
 OFF = "off"
 
@@ -15,7 +17,9 @@ OFF = "off"
 def parse_speculate(value: str | Sequence[str]) -> tuple[str, ...]:
     """``"auto"``, ``"off"``, or drafter names as a list or separated by commas. Whether a name exists is the registry's
     business."""
-    names = value.split(",") if isinstance(value, str) else value
+    names = value.split(",") if isinstance(value, str) else list(value or ())
+    if not all(isinstance(name, str) for name in names):
+        raise UsageError(f"speculate is {value!r}.", "Use auto, off, or names of drafters.")
     cleaned = tuple(dict.fromkeys(name.strip().lower() for name in names if name.strip()))
     if not cleaned:
         raise UsageError("No speculation mode was given.", "Use auto, off, or names of drafters separated by commas.")
@@ -65,6 +69,9 @@ class EngineConfig:
         need(1 <= self.n_batch <= 65536, "n_batch", "a whole number from 1 to 65536")
         need(1 <= self.n_ubatch <= self.n_batch, "n_ubatch", "a whole number from 1 to n_batch")
         need(0 <= self.n_threads <= 512, "n_threads", "0 (physical cores) or a number up to 512")
+        need(self.type_k in KV_TYPES, "type_k", f"one of {', '.join(KV_TYPES)}")
+        need(self.type_v in KV_TYPES, "type_v", f"one of {', '.join(KV_TYPES)}")
+        need(self.flash_attn in FLASH_ATTN, "flash_attn", f"one of {', '.join(FLASH_ATTN)}")
         need(-1 <= self.n_gpu_layers <= 10000, "n_gpu_layers", "-1 (all that fit the build) or a number of layers")
 
     @property

@@ -60,7 +60,12 @@ def sampling_params(options: GenerateOptions) -> SamplingParams:
     chosen: dict[str, Any] = {k: v for k, v in options.items() if k in _SAMPLING and v is not None}
     chosen.setdefault("seed", secrets.randbits(32))
     if "logit_bias" in chosen:
-        chosen["logit_bias"] = tuple((int(t), float(b)) for t, b in chosen["logit_bias"].items())
+        bias = chosen["logit_bias"]
+        if not isinstance(bias, Mapping) or not all(
+            isinstance(t, int) and isinstance(b, int | float) for t, b in bias.items()
+        ):
+            raise UsageError(f"logit_bias is {bias!r:.60}.", "Give a mapping from token ids to numbers.")
+        chosen["logit_bias"] = tuple((t, float(b)) for t, b in bias.items())
     if "dry_sequence_breakers" in chosen:
         chosen["dry_sequence_breakers"] = tuple(chosen["dry_sequence_breakers"])
     return SamplingParams(**chosen)
@@ -184,6 +189,8 @@ class LLM:
     def submit_ids(self, ids: Sequence[int], options: GenerateOptions, stop: Sequence[str] = ()) -> Stream:
         """Answer token ids; ``stop`` are stop strings besides those of the options."""
         given = options.get("stop", ())
+        if not isinstance(given, Iterable):
+            raise UsageError(f"stop is {given!r}.", "Give a text, or a list of texts.")
         strings = (given,) if isinstance(given, str) else tuple(given)
         request = Request(
             prompt=tuple(ids),
@@ -206,6 +213,10 @@ class LLM:
         """Token ids, and the stop strings that the chat format brings."""
         system = options.get("system")
         raw = options.get("raw", False)
+        if system is not None and not isinstance(system, str):
+            raise UsageError(f"system is {system!r:.60}.", "Give a text.")
+        if not isinstance(prompt, Iterable) or isinstance(prompt, bytes | bytearray | Mapping):
+            raise UsageError(f"{prompt!r:.60} is not a prompt.", "Give text, token ids or messages.")
         if isinstance(prompt, str):
             if raw:
                 if system is not None:
@@ -346,7 +357,7 @@ class Chat:
 def load(
     model: str | os.PathLike[str] | None = None,
     *,
-    speculate: str | Iterable[str] = "auto",
+    speculate: str | Sequence[str] = "auto",
     n_ctx: int | None = None,
     n_threads: int = 0,
     n_gpu_layers: int = -1,
@@ -366,8 +377,8 @@ def load(
         n_ctx: tokens of context; None: as many as needed, up to what the model was trained for.
         n_threads: 0: physical cores. n_gpu_layers: -1: all that the build can offload.
         type_k, type_v: types of the KV memory (f16, q8_0, q4_0, …); flash_attn: auto, on, off.
-        learn: store answers on this machine, so that later ones may be guessed from them (docs/history.md); None: as the
-            environment variable EDGEDEC_LEARN says, 0 or 1, else yes.
+        learn: store answers on this machine, so that later ones may be guessed from them (docs/history.md). None: as
+            the environment variable EDGEDEC_LEARN says, 0 or 1; without it, yes.
         progress: called with 0…1 while weights are read; fetch_progress: while a file is brought.
 
     Raises UsageError, ModelError, DownloadError.
@@ -375,15 +386,16 @@ def load(
     config = EngineConfig(
         n_ctx=n_ctx,
         n_batch=n_batch,
-        n_ubatch=min(512, n_batch) if n_ubatch is None else n_ubatch,
+        n_ubatch=min(512, n_batch) if n_ubatch is None and isinstance(n_batch, int) else n_ubatch or 512,
         n_threads=n_threads,
         n_gpu_layers=n_gpu_layers,
         type_k=type_k,
         type_v=type_v,
         flash_attn=flash_attn,
-        speculate=parse_speculate(speculate if isinstance(speculate, str) else list(speculate)),
+        speculate=parse_speculate(speculate),
         learn=may_learn(learn),
     )
+    drafter_names(config.speculate)  # a misspelt name should not cost a download
     path = catalogue.find(model, progress=fetch_progress)
     found = time.perf_counter()
     client = Client.load(path, config, progress=progress)

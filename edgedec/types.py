@@ -55,7 +55,7 @@ class SamplingParams:
         need(0 <= self.top_k < 2**31, "top_k", "a whole number ≥ 0; 0 switches it off")
         need(0 < self.top_p <= 1, "top_p", "a number above 0 and up to 1; 1 switches it off")
         need(0 <= self.min_p <= 1, "min_p", "a number from 0 (off) to 1")
-        need(0 < self.repeat_penalty <= 100, "repeat_penalty", "a number above 0; 1 switches it off")
+        need(0.01 <= self.repeat_penalty <= 100, "repeat_penalty", "a number from 0.01 to 100; 1 switches it off")
         need(abs(self.presence_penalty) <= 100, "presence_penalty", "a number from -100 to 100")
         need(abs(self.frequency_penalty) <= 100, "frequency_penalty", "a number from -100 to 100")
         need(self.penalty_last_n >= -1, "penalty_last_n", "tokens to look back; 0 is off, -1 the whole context")
@@ -80,8 +80,11 @@ class Request:
     def __post_init__(self) -> None:
         if not self.prompt:
             raise UsageError("The prompt is empty.", "Give at least one character of text.")
-        if self.max_tokens is not None and self.max_tokens < 1:
-            raise UsageError(f"max_tokens is {self.max_tokens}.", "Use a whole number ≥ 1.")
+        n = self.max_tokens
+        if n is not None and (not isinstance(n, int) or isinstance(n, bool) or n < 1):
+            raise UsageError(f"max_tokens is {n!r}.", "Use a whole number ≥ 1.")
+        if not all(isinstance(s, str) for s in self.stop):
+            raise UsageError(f"stop is {self.stop!r}.", "Give a text, or a list of texts.")
         if any(not s for s in self.stop):
             raise UsageError("A stop string is empty.", "Give at least one character per stop string.")
 

@@ -224,6 +224,19 @@ def test_the_interpreter_ends_whatever_runs(script: str) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
+def test_everything_is_freed_before_the_interpreter_goes() -> None:
+    done = run("""
+        class Model(FakeModel):
+            def close(self):
+                print("freed", flush=True)
+
+        models = [Model(**HOUR) for _ in range(3)]
+        clients = [Client(model, OFF) for model in models]
+        kept = [client.submit(Request((97,))) for client in clients]
+    """)
+    assert (done.returncode, done.stdout.split(), done.stderr) == (0, ["freed"] * 3, "")
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="a system without fork")
 def test_a_forked_child() -> None:
     """It is told what is wrong, and ends as if nothing had been."""

@@ -14,6 +14,7 @@ def test_one_variable_moves_everything(monkeypatch: pytest.MonkeyPatch, tmp_path
     monkeypatch.setenv("EDGEDEC_HOME", str(home))
     assert paths.models_dir() == home / "models"
     assert paths.state_dir() == home / "state"
+    assert paths.corpus_dir() == home / "corpus"
     assert paths.config_dir() == home
     assert not home.exists(), "only writers create folders"
 
@@ -36,6 +37,7 @@ def test_without_it_the_system_decides(monkeypatch: pytest.MonkeyPatch, unset: s
         monkeypatch.setenv("EDGEDEC_HOME", unset)
     assert paths.models_dir().name == "models"
     assert paths.models_dir().parent.name == "edgedec"
+    assert paths.corpus_dir() == paths.models_dir().parent / "corpus"
     assert paths.state_dir().name == "edgedec"
     assert paths.config_dir().name == "edgedec"
     assert all(path.is_absolute() for path in (paths.models_dir(), paths.state_dir(), paths.config_dir()))

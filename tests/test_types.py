@@ -24,7 +24,7 @@ INF, NAN = math.inf, math.nan
         ("top_k", [-1, 2**31, 1.0, "40", True, None], [0, 1, 2**31 - 1]),
         ("top_p", [0, -0.5, 1.01, NAN, INF, "1"], [1e-9, 0.5, 1]),
         ("min_p", [-0.01, 1.01, NAN, INF, "0"], [0, 0.5, 1]),
-        ("repeat_penalty", [0, -1, 101, NAN, INF, "1"], [1e-3, 1, 100]),
+        ("repeat_penalty", [0, -1, 101, NAN, INF, "1"], [0.01, 1, 100]),
         ("presence_penalty", [-101, 101, NAN, INF, "0"], [-100, 0, 100]),
         ("frequency_penalty", [-101, 101, NAN, -INF, "0"], [-100, 0, 100]),
         ("penalty_last_n", [-2, 1.5, "64", True], [-1, 0, 10**6]),

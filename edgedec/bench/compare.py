@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from edgedec.bench.forks import Fork, gap_of, noise, parting
 from edgedec.bench.record import PLAIN, Measured, Settings
-from edgedec.engine.setup import context_params
+from edgedec.engine.setup import Setup, context_params
 from edgedec.llama.base import Context
 from edgedec.llm import LLM
 from edgedec.types import SamplingParams
@@ -57,21 +58,21 @@ def _judge(
     gaps = []
     for done, (one, name) in enumerate(wanted):
         progress(done, len(wanted))
-        gaps.append(llm.client.call(lambda _, one=one, name=name: _gap(llm, context, one, name, settings)))
+        gaps.append(llm.client.call(partial(_gap, llm, context, one, name, settings)))
     texts = list({id(one): one for one, _ in wanted}.values())[:_N_TEXTS]
-    level = max(llm.client.call(lambda _, one=one: _noise(context, one)) for one in texts)
+    level = max(llm.client.call(partial(_noise, context, one)) for one in texts)
     for (one, name), gap in zip(wanted, gaps, strict=True):
         at = parting(_ids(one, PLAIN), _ids(one, name))
         one.forks[name] = Fork(at, gap, gap <= _ALLOWED * level)
     return level
 
 
-def _gap(llm: LLM, context: Context, one: Measured, name: str, settings: Settings) -> float:
+def _gap(llm: LLM, context: Context, one: Measured, name: str, settings: Settings, _: Setup) -> float:
     params = SamplingParams(temperature=settings.temperature, seed=settings.seed + one.case.index)
     return gap_of(context, params, one.case.ids, _ids(one, PLAIN), _ids(one, name), llm.model.eog_ids)
 
 
-def _noise(context: Context, one: Measured) -> float:
+def _noise(context: Context, one: Measured, _: Setup) -> float:
     return noise(context, one.case.ids, _ids(one, PLAIN))
 
 

@@ -61,7 +61,7 @@ def noise(context: Context, prompt: Sequence[int], answer: Sequence[int]) -> flo
     """The largest difference of a logit between one row and `WIDE` rows at a time, on the beginning of a text."""
     begun = answer[:_N_NOISE]
     narrow = [row.copy() for row in rows(context, prompt, begun, 1)]
-    wide = rows(context, prompt, begun, WIDE)
+    wide = rows(context, prompt, begun, min(WIDE, context.n_outputs_max))
     return max((float(np.abs(a - b).max()) for a, b in zip(narrow, wide, strict=True)), default=0.0)
 
 

@@ -20,7 +20,7 @@ class Mode:
 
 
 def parse_modes(text: str) -> list[Mode]:
-    """"plain,auto,suffix+recycle" as modes, plain first: what others are measured against is always there.
+    """ "plain,auto,suffix+recycle" as modes, plain first: what others are measured against is always there.
 
     Raises UsageError, UnknownNameError.
     """
@@ -81,4 +81,3 @@ class Local:
             ),
             drafters=result.speculation.drafters,
         )
-

@@ -44,7 +44,7 @@ class ChatTemplate:
 
     def __init__(self, model: Model) -> None:
         self._model = model
-        source = model.chat_template
+        source = model.chat_template or None
         self.is_own = source is not None
         self.stop: tuple[str, ...] = () if source is not None else PLAIN_STOP
         self._special = {
@@ -141,7 +141,10 @@ def _compile(source: str) -> Any:
 
 
 def _raise_exception(message: str) -> None:
-    raise TemplateError(f"The model's chat template refused the messages: {message}")
+    raise TemplateError(
+        f"The model's chat template refused the messages: {message.rstrip('.')}.",
+        "Change the messages, or use --raw (raw=True) to send text without the template.",
+    )
 
 
 def _to_json(

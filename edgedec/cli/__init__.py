@@ -20,6 +20,7 @@ from edgedec import __version__
 from edgedec.errors import EdgedecError
 
 _COMMANDS = {
+    "corpus": "edgedec.cli.corpus:corpus",
     "doctor": "edgedec.cli.doctor:doctor",
     "run": "edgedec.cli.run:run",
 }
@@ -82,8 +83,10 @@ def set_verbosity(verbose: int) -> None:
 
 def print_json(value: Any) -> None:
     """One line on stdout; characters that its encoding lacks are escaped."""
+    text = json.dumps(value, ensure_ascii=False)
     is_utf8 = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
-    click.echo(json.dumps(value, ensure_ascii=not is_utf8))
+    is_text = text == text.encode("utf-8", "replace").decode()  # no name of a file that is none
+    click.echo(text if is_utf8 and is_text else json.dumps(value))
 
 
 def report(message: str, hint: str) -> None:
@@ -97,6 +100,17 @@ def fail(message: str, hint: str, code: int) -> NoReturn:
     """End with the two lines of an error."""
     report(message, hint)
     sys.exit(code)
+
+
+def explain_fatal_errors() -> None:
+    """A damaged file can make llama.cpp end the process: let it end with the two lines of an error."""
+    from edgedec.llama import lib
+
+    def explain(message: str) -> None:
+        report(f"llama.cpp stopped: {message}", "If the model file may be damaged, fetch it again; else report this.")
+        os._exit(1)
+
+    lib.on_fatal(explain)
 
 
 def _discard_stdout() -> None:

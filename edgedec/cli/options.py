@@ -48,6 +48,12 @@ model_options = _all(
     ),
 )
 
+learn_option = click.option(
+    "--learn/--no-learn",
+    default=None,
+    help="Store the answer, so that later ones may be guessed from it.  [default: yes, unless EDGEDEC_LEARN is 0]",
+)
+
 sampling_options = _all(
     click.option("--seed", type=int, help="Fixes the text.  [default: random]"),
     click.option("--temperature", "--temp", type=float, help="0 is greedy.  [default: 0.8]"),

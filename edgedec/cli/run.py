@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -10,14 +9,14 @@ from typing import Any, cast
 
 import click
 
-from edgedec.cli import print_json, report
-from edgedec.cli.options import model_options, sampling_options, verbose_option
+from edgedec.cli import explain_fatal_errors, print_json
+from edgedec.cli.options import learn_option, model_options, sampling_options, verbose_option
 from edgedec.cli.progress import StatusLine
 from edgedec.errors import UsageError
 from edgedec.llm import LLM, GenerateOptions, Stream, load, sampling_params
 from edgedec.types import Request, Result
 
-_MODEL_FLAGS = ("n_ctx", "n_threads", "n_gpu_layers", "type_k", "type_v", "flash_attn", "speculate")
+_MODEL_FLAGS = ("n_ctx", "n_threads", "n_gpu_layers", "type_k", "type_v", "flash_attn", "speculate", "learn")
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -29,6 +28,7 @@ _MODEL_FLAGS = ("n_ctx", "n_threads", "n_gpu_layers", "type_k", "type_v", "flash
 @click.option("--raw", is_flag=True, help="Send the prompt without the chat template.")
 @click.option("--prediction", metavar="FILE", help="A text the answer will be like: speeds up, changes nothing.")
 @sampling_options
+@learn_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
 @click.option("--stats/--no-stats", default=None, help="Print the numbers line to stderr.  [default: on a terminal]")
 @verbose_option
@@ -39,7 +39,7 @@ def run(prompt: str | None, model: str | None, as_json: bool, stats: bool | None
     if flags["prediction"] is not None:
         options["prediction"] = _read(flags["prediction"])
     _check(options)
-    _explain_fatal_errors()
+    explain_fatal_errors()
     line = StatusLine()
 
     def on_fetch(message: str, done: int | None, total: int | None) -> None:
@@ -91,17 +91,6 @@ def _check(options: GenerateOptions) -> None:
         raise UsageError("A system message needs the chat template.", "Leave out either --system or --raw.")
     sampling = sampling_params(options)
     Request((0,), sampling, max_tokens=options.get("max_tokens"), stop=tuple(options.get("stop", ())))
-
-
-def _explain_fatal_errors() -> None:
-    """A damaged file can make llama.cpp end the process: let it end with the two lines of an error."""
-    from edgedec.llama import lib
-
-    def explain(message: str) -> None:
-        report(f"llama.cpp stopped: {message}", "If the model file may be damaged, fetch it again; else report this.")
-        os._exit(1)
-
-    lib.on_fatal(explain)
 
 
 def _answer(llm: LLM, text: str, options: GenerateOptions, line: StatusLine, *, show: bool) -> Result:

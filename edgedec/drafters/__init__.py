@@ -17,6 +17,10 @@ REGISTRY: dict[str, str] = {
 }
 """Name -> "module:Class". Imported when first asked for: some drafters bring heavy modules."""
 
+AUTO = ("suffix", "history", "predicted")
+"""What "auto" stands for: sources whose looking costs about a hundredth of a small model's step. The others cost more
+than they bring while drafts are chains (scripts/copying.py), so they guess only when they are named."""
+
 
 def names() -> list[str]:
     """All known names, in the order of the registry."""

@@ -86,6 +86,8 @@ class HistoryDrafter(Drafter):
         self._known = self._store.contexts()
 
     def draft(self, wants: Sequence[Want]) -> list[Candidates]:
+        if not self._known:
+            return [Candidates(self.name) for _ in wants]
         return [self._tree(self._texts[want.seq_id].tail, want) for want in wants]
 
     def accept(self, seq_id: int, tokens: Sequence[int], used: bool) -> None:
@@ -132,7 +134,7 @@ class HistoryDrafter(Drafter):
                 if path * node.score >= self._p_min:
                     heappush(queue, (-path * node.score, next(numbers), parent, node))
 
-        add(self._first_nodes(tail) if self._known and want.depth_max > 0 else (), 1.0, -1)
+        add(self._first_nodes(tail) if want.depth_max > 0 else (), 1.0, -1)
         while queue and len(out) < want.n_max:
             minus_path, _, parent, node = heappop(queue)
             out.tokens.append(node.token)

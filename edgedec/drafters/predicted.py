@@ -152,10 +152,16 @@ class PredictedDrafter(Drafter):
         self._followers[seq_id] = Follower(prediction)
 
     def draft(self, wants: Sequence[Want]) -> list[Candidates]:
-        return [self._forest(self._followers[want.seq_id], want) for want in wants]
+        followers = self._followers
+        return [
+            self._forest(followers[want.seq_id], want) if len(followers[want.seq_id].text) else Candidates(self.name)
+            for want in wants
+        ]
 
     def accept(self, seq_id: int, tokens: Sequence[int], used: bool) -> None:
-        self._followers[seq_id].follow(tokens)
+        follower = self._followers[seq_id]
+        if len(follower.text):
+            follower.follow(tokens)
 
     def end(self, seq_id: int) -> None:
         self._followers.pop(seq_id, None)

@@ -198,6 +198,7 @@ class Store:
     def merge(self, n_tail: int = TAIL_LIMIT) -> None:
         """Make one index of index and tail if the tail has at least ``n_tail`` tokens. Takes about 0.4 s with two
         million tokens."""
+        self.refresh()
         if self.n_tail >= n_tail:
             self._rewrite(lambda held: held if self.n_tail >= n_tail else None)
 

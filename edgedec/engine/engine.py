@@ -285,22 +285,23 @@ class Engine:
             began = self._clock()
             found = self._ask(drafter, lambda d: d.draft(want))
             if found is not None:
-                metrics = seq.drafters.setdefault(drafter.name, DrafterMetrics())
+                metrics = seq.drafters.get(drafter.name)
+                if metrics is None:
+                    metrics = seq.drafters[drafter.name] = DrafterMetrics()
                 metrics.n_call_draft += 1
                 metrics.t_draft_us += (self._clock() - began) * 1e6
                 proposals.extend(found)
         return proposals
 
     def _n_useful(self, seq: Running) -> int:
-        """How long a draft can be: each node needs a cell and a row and must leave the memory again if it is wrong, and
-        the step emits one token more than the draft has."""
+        """How long a draft can be: each node needs a row and must leave the memory again if it is wrong, and the step
+        emits one token more than the draft has. There is a cell for every token that may be emitted."""
         if self._policy is None or not seq.request.speculate:
             return 0
-        cells = self._context.n_ctx - len(seq.tokens)
         rows = min(self._context.n_batch, self._context.n_outputs_max) - 1
         n_rollback = self._context.traits.n_rollback
         undoable = n_rollback if n_rollback >= 0 else rows
-        return min(self._policy.n_max, seq.room - 1, cells, rows, undoable)
+        return min(self._policy.n_max, seq.room - 1, rows, undoable)
 
     def _select(self, seq: Running, proposals: Sequence[Candidates]) -> Draft:
         if self._policy is None or not proposals:

@@ -43,7 +43,7 @@ def drafter_names(speculate: tuple[str, ...]) -> list[str]:
     if speculate == (OFF,):
         return []
     if speculate == (AUTO,):
-        return drafters.names()
+        return list(drafters.AUTO)
     for name in speculate:
         drafters.drafter_class(name)
     return list(speculate)
@@ -66,10 +66,9 @@ def why_not(traits: MemoryTraits) -> str:
     return ""
 
 
-def set_up(model: Model, config: EngineConfig, n_ctx: int, *, clock: Callable[[], float] = time.perf_counter) -> Setup:
-    """Make a context of ``n_ctx`` tokens and an engine on it. The caller closes the context."""
-    names = drafter_names(config.speculate)
-    params = ContextParams(
+def context_params(config: EngineConfig, n_ctx: int) -> ContextParams:
+    """The context that the engine runs on."""
+    return ContextParams(
         n_ctx=n_ctx,
         n_batch=config.n_batch,
         n_ubatch=config.n_ubatch,
@@ -79,7 +78,12 @@ def set_up(model: Model, config: EngineConfig, n_ctx: int, *, clock: Callable[[]
         type_v=config.type_v,
         flash_attn=config.flash_attn,
     )
-    context = model.new_context(params)
+
+
+def set_up(model: Model, config: EngineConfig, n_ctx: int, *, clock: Callable[[], float] = time.perf_counter) -> Setup:
+    """Make a context of ``n_ctx`` tokens and an engine on it. The caller closes the context."""
+    names = drafter_names(config.speculate)
+    context = model.new_context(context_params(config, n_ctx))
     try:
         note = why_not(context.traits) if names else ""
         if not names or note:

@@ -46,17 +46,28 @@ class Calibrator:
 
     def learn(self, candidates: Candidates, emitted: Sequence[int]) -> None:
         """The target went on with ``emitted``: label the nodes that were reached."""
-        right = {-1}  # nodes on the emitted path
-        for i, (parent, depth) in enumerate(zip(candidates.parents, depths(candidates), strict=True)):
-            if parent not in right or depth > len(emitted):
+        reached = {-1: 0}  # nodes on the emitted path, and their depth
+        for i, parent in enumerate(candidates.parents):
+            depth = reached.get(parent, -1) + 1
+            if not 0 < depth <= len(emitted):
                 continue
             hit = candidates.tokens[i] == emitted[depth - 1]
             if hit:
-                right.add(i)
+                reached[i] = depth
             features = candidates.features[i]
             bucket = self._bucket(candidates.source, depth, features[0] if features else 0.0, candidates.scores[i])
             hits, trials = self._counts.get(bucket, (0.0, 0.0))
             self._counts[bucket] = (_KEEP * hits + hit, _KEEP * trials + 1.0)
+
+    def chance(self, candidates: Candidates) -> float:
+        """Probability that the next token is among those proposed for it."""
+        return sum(
+            self.probability(candidates.source, 1, features[0] if features else 0.0, score)
+            for parent, features, score in zip(
+                candidates.parents, candidates.features, candidates.scores, strict=True
+            )
+            if parent < 0
+        )
 
 
 def depths(candidates: Candidates) -> list[int]:

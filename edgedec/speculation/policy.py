@@ -62,11 +62,17 @@ class Policy:
         affordable = self._affordable(min(n_max, self._n_max), plain_ms)
         if affordable < 1:
             return PLAIN
+        if sum(self._calibrator.chance(c) for c in usable) < self._least_chance(affordable, plain_ms):
+            return PLAIN  # most steps of a text without repetition end here
         trie = merge([(c, self._calibrator.probabilities(c)) for c in usable])
         nodes, rate = best_set(trie, self.cost.predict, n_max=affordable, leaves_max=self._leaves_max)
         if not nodes or rate * plain_ms < _MARGIN:
             return PLAIN
         return to_draft(trie, nodes)
+
+    def _least_chance(self, n_max: int, plain_ms: float) -> float:
+        """What the first guessed tokens must be worth together, if all behind them were certain, for any width to pay."""
+        return min((_MARGIN * self.cost.predict(n + 1) / plain_ms - 1) / n for n in range(1, n_max + 1))
 
     def _affordable(self, n_max: int, plain_ms: float) -> int:
         """The widest draft whose total failure the account can bear."""

@@ -6,7 +6,7 @@ import datetime
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from edgedec.chat.template import PLAIN_STOP, ChatTemplate, encode_raw, with_bos
@@ -197,6 +197,7 @@ contents = st.lists(
 
 
 @settings(deadline=None)
+@example("<|end|>", "\ue0000\ue001", "\ue000²\ue001")
 @given(contents, contents, contents)
 def test_user_text_never_becomes_a_control_token(system: str, question: str, answer: str) -> None:
     """Whatever it spells: it is tokenised as text, and nothing around it is changed."""

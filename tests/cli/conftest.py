@@ -57,7 +57,7 @@ def cli(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> 
     logger = logging.getLogger("edgedec")
     before = (logger.handlers[:], logger.level, logger.propagate)
     # An assertion that fails in llama.cpp shall look like one of the tests' process, not like an error message.
-    monkeypatch.setattr("edgedec.cli.run._explain_fatal_errors", lambda: None)
+    monkeypatch.setattr("edgedec.llama.lib.on_fatal", lambda handler: None)
 
     def call(*args: str | Path, stdin: bytes | None = None) -> Done:
         stream = None if stdin is None else io.TextIOWrapper(io.BytesIO(stdin))

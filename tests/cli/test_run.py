@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from edgedec import drafters
 from edgedec.cli.run import numbers
 from edgedec.types import Result, SpeculationStats, Timing, Usage
 from tests.cli.conftest import COMMAND, Cli
@@ -41,7 +42,7 @@ KEYS: dict[str, Any] = {
         "acceptance_rate": float,
         "tokens_per_step": float,
         "note": str,
-        "drafters": {"suffix": {"drafted": int, "accepted": int, "time_s": float}},
+        "drafters": {name: {"drafted": int, "accepted": int, "time_s": float} for name in drafters.AUTO},
     },
     "spans": list,
 }

@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgedec.drafters.base import Walked, Want
-from edgedec.drafters.recycle import Memory, RecycleDrafter
+from edgedec.drafters.recycle import Memory, RecycleDrafter, best_of
 from edgedec.errors import UsageError
+from edgedec.ranking import largest
 from edgedec.types import Candidates
 
 N_VOCAB = 50
@@ -179,6 +180,16 @@ def test_close_forgets() -> None:
     drafter.close()
     drafter.begin(0, [7, 8])
     assert len(draft(drafter)) == 0
+
+
+@settings(deadline=None)
+@given(st.lists(st.sampled_from([-np.inf, -1.5, 0.0, 2.0, 2.5, 1e30]), min_size=1, max_size=80), st.integers(1, 12))
+def test_best_of_a_row(values: list[float], k: int) -> None:
+    row = np.array(values, np.float32)
+    tokens, logits_of_them = best_of(row, k)
+    assert tokens == largest(row, k).tolist()
+    assert logits_of_them == row[tokens].tolist()
+    assert row.tolist() == np.array(values, np.float32).tolist(), "the row is the target's"
 
 
 @settings(deadline=None)

@@ -252,8 +252,8 @@ class Played:
         assert result is not None
         return result
 
-    def check(self, stop: Sequence[str] = ()) -> None:
-        """Events add up to the result."""
+    def check(self, stop: Sequence[str] = (), n_most: int | None = None) -> None:
+        """Events add up to the result, and nothing is guessed that cannot be among the ``n_most`` tokens of it."""
         result = self.result
         assert all(event.result is None and event.finish_reason is None for event in self.events[:-1])
         assert self.events[-1].finish_reason == result.finish_reason
@@ -262,6 +262,10 @@ class Played:
         assert sum(n for n, _ in result.spans) == result.usage.completion_tokens == len(result.token_ids)
         assert sum(n for event in self.events for n, _ in event.spans) == len(result.token_ids)
         assert not any(s in result.text for s in stop)
+        n_said = 0
+        for event in self.events:
+            assert n_most is None or n_said + event.n_drafted < n_most
+            n_said += len(event.token_ids)
         guessed = sum(n for n, source in result.spans if source != TARGET)
         stats = result.speculation
         assert guessed == stats.accepted == sum(event.n_accepted for event in self.events)
@@ -309,3 +313,25 @@ def assert_same(guessed: Result, answer: Result) -> None:
     assert guessed.text == answer.text
     assert guessed.finish_reason == answer.finish_reason
     assert guessed.usage == answer.usage
+
+
+REQUEST = Request(prompt_of(30), GREEDY, max_tokens=30)
+
+
+def with_oracle(memory: str, request: Request = REQUEST, error_every: int = 6) -> tuple[Engine, FakeContext]:
+    """An engine with guesses that are partly right for ``request``."""
+    model = new_model(memory)
+    context = new_context(model)
+    text = full_text(request, plain(memory, request))
+    return Engine(model, context, [oracle(text, error_every)], Always()), context  # type: ignore[arg-type]
+
+
+def works(engine: Engine, context: FakeContext, memory: str, seq_id: int = 99) -> None:
+    """The engine answers another request as it should."""
+    request = Request(prompt_of(25, 8), EVERYTHING, max_tokens=12)
+    answer, result = plain(memory, request), play(engine, context, request, seq_id).result
+    assert (result.token_ids, result.text, result.finish_reason) == (
+        answer.token_ids,
+        answer.text,
+        answer.finish_reason,
+    )

@@ -47,7 +47,8 @@ def guess(
     context = new_context(model, n_ctx=n_ctx)
     engine = Engine(model, context, drafters_for(drafter, full_text(request, answer)), Always(n_draft), mode="test")  # type: ignore[arg-type]
     played = play(engine, context, request)
-    played.check(request.stop)
+    room = n_ctx - len(request.prompt)
+    played.check(request.stop, min(room, request.max_tokens or room))
     return played
 
 

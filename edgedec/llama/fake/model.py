@@ -145,6 +145,10 @@ class FakeModel:
     def fingerprint(self) -> str:
         return self._fingerprint
 
+    @property
+    def vocabulary(self) -> str:
+        return hashlib.blake2b(b"\0".join(self._pieces), digest_size=12).hexdigest()
+
     def tokenize(self, text: str, *, add_special: bool = False, parse_special: bool = False) -> list[int]:
         self._check_open()
         tokens = [BOS] if add_special else []
