@@ -3,7 +3,8 @@
     python scripts/overhead.py [-m MODEL] [--tokens 128] [--rounds 9]
 
 The bare loop calls the native library directly, on a context of its own, in the same thread (a second computing thread
-would slow both down). Both loops decode the same prompt and the same number of tokens, taking turns. Printed: the ratio of their speeds (median over rounds, and the spread), and the time of
+would slow both down). Both loops decode the same prompt and the same number of tokens, taking turns. Printed: the
+ratio of their speeds (median over rounds, and the spread), and the time of
 a step outside `llama_decode`, greedy and sampled.
 """
 

@@ -1,8 +1,10 @@
 """Where two answers to one prompt part, and whether the numbers excuse it.
 
 Guessing changes no token, but llama.cpp's kernels differ in the last bits with the width of a batch, so a token whose
-rival is that close may flip. The gap of a fork is the smallest raise of the other token's logit that would have made the
-plain rule pick it in the plain run. A fork is a near-tie if its gap is at most twice the noise: the largest difference of
+rival is that close may flip. The gap of a fork is the smallest raise of the other token's logit that would have made
+the
+plain rule pick it in the plain run. A fork is a near-tie if its gap is at most twice the noise: the largest
+difference of
 a logit between decoding a text one row and `WIDE` rows at a time.
 """
 
@@ -26,7 +28,8 @@ _UNCOUNTED_CTX = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Fork:
-    """``at``: index of the first token that differs. None, where the tokens are not known: which one, or how far off."""
+    """``at``: index of the first token that differs. None, where the tokens are not known: which one, or how far
+    off."""
 
     at: int | None
     gap: float | None = None
@@ -42,7 +45,8 @@ def parting(plain: Sequence[int], other: Sequence[int]) -> int | None:
 
 
 def rows(context: Context, prompt: Sequence[int], answer: Sequence[int], width: int) -> Iterator[Logits]:
-    """The logits [n_vocab] that choose each token of ``answer``, decoded ``width`` rows at a time; each is valid until the
+    """The logits [n_vocab] that choose each token of ``answer``, decoded ``width`` rows at a time; each is valid
+    until the
     next is asked for. Overwrites the memory. Raises DecodeError."""
     context.clear()
     for start in range(0, len(prompt) - 1, context.n_batch):
@@ -85,7 +89,8 @@ def gap_of(
 
 
 def gap(params: SamplingParams, prompt: Sequence[int], said: Sequence[int], row: Logits, rival: int) -> float:
-    """The smallest raise of the rival's logit in ``row`` that makes the sampler pick it after ``prompt`` and ``said``."""
+    """The smallest raise of the rival's logit in ``row`` that makes the sampler pick it after ``prompt`` and
+    ``said``."""
     sampler = Sampler(params, row.size, prompt, n_ctx=_UNCOUNTED_CTX)
     for token in said:
         sampler.accept(token)

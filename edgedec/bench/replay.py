@@ -2,8 +2,10 @@
 
 The recorded run knows for each step how many rows it decoded and how many tokens it brought. Under the curve of another
 machine the same steps take another time, so its speed-up can be computed without the machine. Two things it cannot say:
-there, edgedec would have chosen other widths, because it chooses by cost; so a machine on which rows are cheaper than here
-can do better than its replay, and one on which they are dearer would have guessed less. And the time between two decodes
+there, edgedec would have chosen other widths, because it chooses by cost; so a machine on which rows are cheaper
+than here
+can do better than its replay, and one on which they are dearer would have guessed less. And the time between two
+decodes
 is taken as it was here.
 """
 
@@ -43,7 +45,8 @@ class Device:
         return self.cost_ms[a] + (self.cost_ms[b] - self.cost_ms[a]) * (n_rows - a) / (b - a)
 
     def limit(self, n_max: int) -> tuple[float, int]:
-        """The speed-up of an oracle whose guesses are all right, at most ``n_max`` rows a step, and the rows it takes: the
+        """The speed-up of an oracle whose guesses are all right, at most ``n_max`` rows a step, and the rows it
+        takes: the
         largest n · T(1) / T(n)."""
         best = max(range(1, n_max + 1), key=lambda n: (n / self.ms(n), -n))
         return best * self.cost_ms[1] / self.ms(best), best
@@ -101,9 +104,7 @@ def _parse(text: str, where: str) -> Device:
     try:
         entry = json.loads(text)
         cost = {int(n): float(ms) for n, ms in entry["cost_ms"].items()}
-        device = Device(
-            str(entry["name"]), str(entry["description"]), str(entry["source"]), dict(sorted(cost.items()))
-        )
+        device = Device(str(entry["name"]), str(entry["description"]), str(entry["source"]), dict(sorted(cost.items())))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise UsageError(f"{where} is not a device.", _LAYOUT) from error
     if 1 not in cost or any(n < 1 or not 0 < ms < float("inf") for n, ms in cost.items()):

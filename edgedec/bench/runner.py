@@ -50,7 +50,8 @@ def run(
     """Let every arm answer every turn; one of them is called "plain". One short answer of each comes before and is not
     counted.
 
-    A second turn follows the plain answer to the first in all modes. A turn that may not fit into ``n_ctx`` is left out,
+    A second turn follows the plain answer to the first in all modes. A turn that may not fit into ``n_ctx`` is left
+    out,
     with those after it. Raises what an arm raises.
     """
     total = sum(len(prompt.turns[:turns]) for prompt in prompts)

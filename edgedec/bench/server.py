@@ -159,7 +159,9 @@ class _Heard:
 def _split(url: str) -> SplitResult:
     parts = urlsplit(url)
     try:
-        is_usable = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port is None or parts.port > 0)
+        is_usable = (
+            parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port is None or parts.port > 0)
+        )
     except ValueError:
         is_usable = False
     if not is_usable:

@@ -35,7 +35,8 @@ def builtin() -> list[Prompt]:
 
 
 def read(path: Path) -> list[Prompt]:
-    """A file of JSON objects, one per line, with "turns" and, if wanted, "category" and "question_id" or "id": the layout
+    """A file of JSON objects, one per line, with "turns" and, if wanted, "category" and "question_id" or "id": the
+    layout
     of Spec-Bench. Raises UsageError."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()

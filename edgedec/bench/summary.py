@@ -1,7 +1,8 @@
 """From measured cases to numbers. Pure.
 
 Two speed-ups are computed, because they answer two questions. The ratio of sums says how much sooner the whole work is
-done: (tokens of the mode / its seconds) / (tokens of plain / its seconds). The median of pairs says what a typical answer
+done: (tokens of the mode / its seconds) / (tokens of plain / its seconds). The median of pairs says what a typical
+answer
 gains, and one answer that a neighbour disturbed does not move it.
 """
 

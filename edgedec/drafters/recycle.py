@@ -129,7 +129,8 @@ class RecycleDrafter(Drafter):
     @dataclass(frozen=True, slots=True)
     class Options(Drafter.Options):
         """``k``: runners-up kept per context. ``n_contexts``: tokens and pairs remembered; one takes up to 850
-        bytes with k = 8. ``p_min``: a node is proposed only if its path probability, by the drafter's own scores, reaches
+        bytes with k = 8. ``p_min``: a node is proposed only if its path probability, by the drafter's own scores,
+        reaches
         this."""
 
         k: int = 8

@@ -63,9 +63,7 @@ class Calibrator:
         """Probability that the next token is among those proposed for it."""
         return sum(
             self.probability(candidates.source, 1, features[0] if features else 0.0, score)
-            for parent, features, score in zip(
-                candidates.parents, candidates.features, candidates.scores, strict=True
-            )
+            for parent, features, score in zip(candidates.parents, candidates.features, candidates.scores, strict=True)
             if parent < 0
         )
 

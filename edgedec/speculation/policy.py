@@ -71,7 +71,8 @@ class Policy:
         return to_draft(trie, nodes)
 
     def _least_chance(self, n_max: int, plain_ms: float) -> float:
-        """What the first guessed tokens must be worth together, if all behind them were certain, for any width to pay."""
+        """What the first guessed tokens must be worth together, if all behind them were certain, for any width to
+        pay."""
         return min((_MARGIN * self.cost.predict(n + 1) / plain_ms - 1) / n for n in range(1, n_max + 1))
 
     def _affordable(self, n_max: int, plain_ms: float) -> int:
