@@ -2,10 +2,8 @@
 
 Guessing changes no token, but llama.cpp's kernels differ in the last bits with the width of a batch, so a token whose
 rival is that close may flip. The gap of a fork is the smallest raise of the other token's logit that would have made
-the
-plain rule pick it in the plain run. A fork is a near-tie if its gap is at most twice the noise: the largest
-difference of
-a logit between decoding a text one row and `WIDE` rows at a time.
+the plain rule pick it in the plain run. A fork is a near-tie if its gap is at most twice the noise: the largest
+difference of a logit between decoding a text one row and `WIDE` rows at a time.
 """
 
 from __future__ import annotations
@@ -28,8 +26,7 @@ _UNCOUNTED_CTX = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Fork:
-    """``at``: index of the first token that differs. None, where the tokens are not known: which one, or how far
-    off."""
+    """``at``: index of the first token that differs. All is None where only the texts are known."""
 
     at: int | None
     gap: float | None = None
@@ -46,8 +43,7 @@ def parting(plain: Sequence[int], other: Sequence[int]) -> int | None:
 
 def rows(context: Context, prompt: Sequence[int], answer: Sequence[int], width: int) -> Iterator[Logits]:
     """The logits [n_vocab] that choose each token of ``answer``, decoded ``width`` rows at a time; each is valid
-    until the
-    next is asked for. Overwrites the memory. Raises DecodeError."""
+    until the next is asked for. Overwrites the memory. Raises DecodeError."""
     context.clear()
     for start in range(0, len(prompt) - 1, context.n_batch):
         part = prompt[start : min(start + context.n_batch, len(prompt) - 1)]
@@ -89,8 +85,7 @@ def gap_of(
 
 
 def gap(params: SamplingParams, prompt: Sequence[int], said: Sequence[int], row: Logits, rival: int) -> float:
-    """The smallest raise of the rival's logit in ``row`` that makes the sampler pick it after ``prompt`` and
-    ``said``."""
+    """The smallest raise of the rival's logit in ``row`` that makes the sampler pick it next."""
     sampler = Sampler(params, row.size, prompt, n_ctx=_UNCOUNTED_CTX)
     for token in said:
         sampler.accept(token)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from edgedec import drafters
@@ -9,6 +10,7 @@ from edgedec.bench.record import PLAIN, Answer, Case, Settings, Step
 from edgedec.config import AUTO
 from edgedec.errors import UnknownNameError, UsageError
 from edgedec.llm import LLM
+from edgedec.types import StepEvent
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,18 +68,23 @@ class Local:
             },
             self._llm.template.stop,
         )
-        decoded = [event for event in stream if event.phase == "decode"]
-        result = stream.result()
-        counted = decoded[1:]
-        return Answer(
-            text=result.text,
-            token_ids=tuple(result.token_ids),
-            finish_reason=result.finish_reason,
-            n_tokens=sum(len(event.token_ids) for event in counted),
-            seconds=result.timing.decode_s,
-            steps=tuple(
-                Step(1 + event.n_drafted, len(event.token_ids), event.step_ms, event.decode_ms, event.draft_ms)
-                for event in counted
-            ),
-            drafters=result.speculation.drafters,
-        )
+        return as_answer(list(stream))
+
+
+def as_answer(events: Sequence[StepEvent]) -> Answer:
+    """What an answer amounts to, from all of its events."""
+    result = events[-1].result
+    assert result is not None
+    counted = [event for event in events if event.phase == "decode"][1:]
+    return Answer(
+        text=result.text,
+        token_ids=tuple(result.token_ids),
+        finish_reason=result.finish_reason,
+        n_tokens=sum(len(event.token_ids) for event in counted),
+        seconds=result.timing.decode_s,
+        steps=tuple(
+            Step(1 + event.n_drafted, len(event.token_ids), event.step_ms, event.decode_ms, event.draft_ms)
+            for event in counted
+        ),
+        drafters=result.speculation.drafters,
+    )

@@ -36,8 +36,7 @@ class Case:
 @dataclass(frozen=True, slots=True)
 class Step:
     """One decode: ``n_rows`` rows (root and guesses) brought ``n_tokens`` tokens. Milliseconds: the whole step, the
-    part
-    inside ``llama_decode``, the part spent on looking for guesses."""
+    part inside ``llama_decode``, the part spent on looking for guesses."""
 
     n_rows: int
     n_tokens: int
@@ -51,8 +50,7 @@ class Answer:
     """What one mode did with one case. Reading the prompt and the first step are not counted: ``n_tokens`` came after
     them, in ``seconds``.
 
-    ``token_ids`` is None where the source does not tell; ``steps`` are the counted ones, empty where they are not
-    known.
+    ``token_ids`` is None where the source does not tell; ``steps`` are the counted ones, empty where unknown.
     """
 
     text: str

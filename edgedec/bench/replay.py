@@ -1,112 +1,140 @@
-"""Another machine's cost curve, and what the steps of a recorded run would have taken under it.
+"""The recorded texts once more, on make-believe machines: what would guessing bring under another cost curve?
 
-The recorded run knows for each step how many rows it decoded and how many tokens it brought. Under the curve of another
-machine the same steps take another time, so its speed-up can be computed without the machine. Two things it cannot say:
-there, edgedec would have chosen other widths, because it chooses by cost; so a machine on which rows are cheaper
-than here
-can do better than its replay, and one on which they are dearer would have guessed less. And the time between two
-decodes
-is taken as it was here.
+Each plain answer is written again by the same engine, with the same modes, on a context whose decodes take what the
+curve of a `Device` says (`pretend`). So widths are chosen for that machine, and drafters and judgement learn as they
+would there. Looking for guesses and all else between two decodes takes the time that it takes here. What a replay
+cannot know: how T(n) grows with the context, and what another model would have answered.
 """
 
 from __future__ import annotations
 
-import json
-from bisect import bisect_left
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from importlib import resources
-from pathlib import Path
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
 
-from edgedec.bench.record import PLAIN, Measured, Step
-from edgedec.errors import UnknownNameError, UsageError
+import numpy as np
 
-_LAYOUT = 'Write a JSON object: {"name": "…", "description": "…", "source": "…", "cost_ms": {"1": 10.0, "2": 12.5}}.'
+from edgedec import drafters
+from edgedec.bench.device import Device
+from edgedec.bench.forks import rows
+from edgedec.bench.modes import Mode, as_answer
+from edgedec.bench.pretend import N_KEPT, PretendContext, Text
+from edgedec.bench.record import PLAIN, Measured, Settings
+from edgedec.engine.engine import Engine
+from edgedec.engine.setup import Setup, context_params, engine_on
+from edgedec.llama.base import Context
+from edgedec.llm import LLM
+from edgedec.types import Request, SamplingParams, StepEvent
 
-
-@dataclass(frozen=True, slots=True)
-class Device:
-    """T(n) of a machine and model: ``cost_ms``, rows → milliseconds of one decode, in ascending order, from 1 on."""
-
-    name: str
-    description: str
-    source: str
-    cost_ms: Mapping[int, float]
-
-    def ms(self, n_rows: int) -> float:
-        """Between two known widths a straight line; beyond the last one in proportion to the rows."""
-        if n_rows in self.cost_ms:
-            return self.cost_ms[n_rows]
-        widths = list(self.cost_ms)
-        i = bisect_left(widths, n_rows)
-        if i == len(widths):
-            return self.cost_ms[widths[-1]] * n_rows / widths[-1]
-        a, b = widths[i - 1], widths[i]
-        return self.cost_ms[a] + (self.cost_ms[b] - self.cost_ms[a]) * (n_rows - a) / (b - a)
-
-    def limit(self, n_max: int) -> tuple[float, int]:
-        """The speed-up of an oracle whose guesses are all right, at most ``n_max`` rows a step, and the rows it
-        takes: the
-        largest n · T(1) / T(n)."""
-        best = max(range(1, n_max + 1), key=lambda n: (n / self.ms(n), -n))
-        return best * self.cost_ms[1] / self.ms(best), best
+Progress = Callable[[int, int], None]
+"""(answers replayed, answers in all)"""
 
 
-@dataclass(frozen=True, slots=True)
-class Replayed:
-    """What a run would have been. ``beyond``: share of steps wider than the curve was known."""
+def replay(
+    llm: LLM,
+    measured: Sequence[Measured],
+    modes: Sequence[Mode],
+    devices: Sequence[Device],
+    settings: Settings,
+    *,
+    n_rows_max: int,
+    progress: Progress = lambda done, total: None,
+    clock: Callable[[], float] = time.perf_counter,
+) -> list[list[Measured]]:
+    """For each device, the cases of ``measured`` as its modes would have answered them: the plain answers.
 
-    plain_tokens_per_second: float
-    tokens_per_second: float
-    speedup: float
-    beyond: float
-
-
-def replay(device: Device, measured: Iterable[Measured], name: str) -> Replayed:
-    """The steps of plain decoding and of the mode ``name``, under the curve of ``device``."""
-    cases = list(measured)
-    steps = [step for one in cases for step in one.answers[name].steps]
-    plain = _rate(device, [step for one in cases for step in one.answers[PLAIN].steps])
-    rate = _rate(device, steps)
-    widest = max(device.cost_ms)
-    return Replayed(
-        plain_tokens_per_second=plain,
-        tokens_per_second=rate,
-        speedup=rate / plain if plain else 0.0,
-        beyond=sum(step.n_rows > widest for step in steps) / len(steps) if steps else 0.0,
-    )
-
-
-def _rate(device: Device, steps: Sequence[Step]) -> float:
-    ms = sum(device.ms(step.n_rows) + step.ms - step.decode_ms for step in steps)
-    return 1e3 * sum(step.n_tokens for step in steps) / ms if ms else 0.0
-
-
-def shipped() -> list[str]:
-    """Names of the curves that come with the package."""
-    folder = resources.files("edgedec.bench").joinpath("devices")
-    return sorted(entry.name.removesuffix(".json") for entry in folder.iterdir() if entry.name.endswith(".json"))
-
-
-def load(name: str) -> Device:
-    """A curve by the name of a shipped one, or from a JSON file. Raises UsageError, UnknownNameError."""
-    if name in shipped():
-        return _parse(resources.files("edgedec.bench").joinpath("devices", f"{name}.json").read_text("utf-8"), name)
-    if not name.endswith(".json"):
-        raise UnknownNameError("device", name, shipped())
+    No step is wider than ``n_rows_max``, nor than the device's curve is known.
+    """
+    machines = [_Machine(llm, device, n_rows_max, clock) for device in devices]
+    context = _scoring_context(llm) if _needs_logits(modes) else None
     try:
-        return _parse(Path(name).read_text(encoding="utf-8"), name)
-    except OSError as error:
-        raise UsageError(f"The device {name} cannot be read: {error.strerror}.", "Check the path.") from error
+        found: list[list[Measured]] = [[] for _ in devices]
+        for done, one in enumerate(measured):
+            progress(done, len(measured))
+            text = _text_of(llm, context, one)
+            for machine, cases in zip(machines, found, strict=True):
+                cases.append(machine.replay(one, text, modes, settings))
+        return found
+    finally:
+        for machine in machines:
+            machine.engine.close()
+        if context is not None:
+            llm.client.call(partial(_close, context))
 
 
-def _parse(text: str, where: str) -> Device:
-    try:
-        entry = json.loads(text)
-        cost = {int(n): float(ms) for n, ms in entry["cost_ms"].items()}
-        device = Device(str(entry["name"]), str(entry["description"]), str(entry["source"]), dict(sorted(cost.items())))
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UsageError(f"{where} is not a device.", _LAYOUT) from error
-    if 1 not in cost or any(n < 1 or not 0 < ms < float("inf") for n, ms in cost.items()):
-        raise UsageError(f"{where} has impossible costs.", "Give positive milliseconds, and those of 1 row.")
-    return device
+class _Machine:
+    """A device with an engine on it. What modes learn on it is kept from one case to the next."""
+
+    def __init__(self, llm: LLM, device: Device, n_rows_max: int, clock: Callable[[], float]) -> None:
+        n_seq_max, traits = llm.client.call(lambda setup: (setup.context.n_seq_max, setup.context.traits))
+        self._stop = llm.template.stop
+        self._context = PretendContext(
+            device,
+            n_ctx=llm.n_ctx,
+            n_vocab=llm.model.n_vocab,
+            n_rows_max=min(n_rows_max, device.widest),
+            n_seq_max=n_seq_max,
+            traits=traits,
+            clock=clock,
+        )
+        self.engine: Engine = engine_on(llm.model, self._context, llm.client.config, device.cost_ms, self._context.now)
+
+    def replay(self, one: Measured, text: Text, modes: Sequence[Mode], settings: Settings) -> Measured:
+        found = Measured(one.case)
+        self._context.play(text)
+        for mode in modes:
+            request = Request(
+                prompt=one.case.ids,
+                sampling=SamplingParams(temperature=0),
+                max_tokens=settings.max_tokens,
+                stop=self._stop,
+                speculate=mode.speculate,
+            )
+            self.engine.submit(0, request)
+            events = []
+            while not self.engine.is_idle:
+                for _, outcome in self.engine.step():
+                    if not isinstance(outcome, StepEvent):
+                        raise outcome
+                    events.append(outcome)
+            found.answers[mode.name] = as_answer(events)
+        return found
+
+
+def _needs_logits(modes: Sequence[Mode]) -> bool:
+    """Whether a drafter of these modes learns from rows."""
+    names = set(drafters.AUTO if any(mode.speculate is True for mode in modes) else ())
+    for mode in modes:
+        if isinstance(mode.speculate, tuple):
+            names.update(mode.speculate)
+    return any("logits" in drafters.drafter_class(name).needs for name in names)
+
+
+def _scoring_context(llm: LLM) -> Context:
+    config, n_ctx = llm.client.config, llm.n_ctx
+    return llm.client.call(lambda _: llm.model.new_context(context_params(config, n_ctx)))
+
+
+def _close(context: Context, _: Setup) -> None:
+    context.close()
+
+
+def _text_of(llm: LLM, context: Context | None, one: Measured) -> Text:
+    answer = one.answers[PLAIN]
+    tokens = answer.token_ids or ()
+    if answer.finish_reason == "eog":
+        tokens = (*tokens, min(llm.model.eog_ids))
+    if context is None:
+        nothing = (len(tokens), 0)
+        return Text(one.case.ids, tokens, np.empty(nothing, np.int32), np.empty(nothing, np.float32))
+    return llm.client.call(partial(_read, context, one.case.ids, tokens))
+
+
+def _read(context: Context, prompt: tuple[int, ...], tokens: tuple[int, ...], _: Setup) -> Text:
+    """The rows of a text, decoded as wide as the context allows."""
+    likely, logits = [], []
+    for row in rows(context, prompt, tokens, context.n_outputs_max):
+        kept = np.argpartition(row, -min(N_KEPT, row.size))[-N_KEPT:]
+        likely.append(kept)
+        logits.append(row[kept])
+    return Text(prompt, tokens, np.array(likely, np.int32), np.array(logits, np.float32))

@@ -48,13 +48,14 @@ def run(
     progress: Progress = lambda done, total, doing: None,
 ) -> Run:
     """Let every arm answer every turn; one of them is called "plain". One short answer of each comes before and is not
-    counted.
+    counted. Before the modes take their turns, each prompt is read into the memory, so that those of the loaded model
+    all start from the same numbers.
 
     A second turn follows the plain answer to the first in all modes. A turn that may not fit into ``n_ctx`` is left
-    out,
-    with those after it. Raises what an arm raises.
+    out, with those after it. Raises what an arm raises.
     """
     total = sum(len(prompt.turns[:turns]) for prompt in prompts)
+    plain = next(arm for arm in arms if arm.name == PLAIN)
     result = Run()
     _warm_up(arms, encode, settings, lambda name: progress(0, total, f"warming up {name}"))
     done = 0
@@ -69,6 +70,8 @@ def run(
                 done += len(rest)
                 break
             found = Measured(Case(done, prompt.id, prompt.category, turn, tuple(messages), ids))
+            progress(done, total, f"{prompt.category}, reading the prompt")
+            plain.answer(found.case, replace(settings, max_tokens=1))
             for arm in _in_turn(arms, len(result.measured)):
                 progress(done, total, f"{prompt.category}, {arm.name}")
                 found.answers[arm.name] = arm.answer(found.case, settings)

@@ -21,6 +21,7 @@ from edgedec.types import DrafterCounts, SamplingParams
 
 NAME = "server"
 
+_LOOK = "Look at the server's own log."
 _CONNECT_S = 5.0
 _ANSWER_S = 600.0  # between two tokens; a long prompt on a slow machine comes before the first one
 
@@ -97,6 +98,8 @@ class Server:
             elif event.get("tokens"):
                 tokens += event["tokens"]
                 heard.hear(event.get("content") or "", self._clock())
+        if not last:
+            raise EdgedecError(f"The server at {self._endpoint.url} broke off in the middle of an answer.", _LOOK)
         n_said = int(last.get("tokens_predicted", len(tokens)))
         is_eog = last.get("stop_type") == "eos"
         # Tokens that end inside a character are not sent, so the list may have holes.
@@ -115,7 +118,7 @@ class Server:
         }
         heard = _Heard()
         n_said: int | None = None
-        reason = "length"
+        reason = ""
         timings: Mapping[str, Any] = {}
         for event in _post(self._endpoint.url, "/chat/completions", body):
             for choice in event.get("choices") or ():
@@ -124,6 +127,8 @@ class Server:
                 reason = choice.get("finish_reason") or reason
             n_said = (event.get("usage") or {}).get("completion_tokens", n_said)
             timings = event.get("timings") or timings
+        if not reason:
+            raise EdgedecError(f"The server at {self._endpoint.url} broke off in the middle of an answer.", _LOOK)
         is_eog = reason == "stop"
         n_tokens = heard.n if n_said is None else n_said - is_eog  # the count includes the token that ends the text
         return heard.answer(n_tokens, None, "eog" if is_eog else reason, timings)
@@ -215,8 +220,10 @@ def _post(base: str, path: str, body: Mapping[str, Any]) -> Iterator[dict[str, A
                 continue
             try:
                 event = json.loads(value)
-            except ValueError as error:
-                raise EdgedecError(f"The server at {base} sent what is not JSON: {value!r:.60}.") from error
+            except ValueError:
+                event = None
+            if not isinstance(event, dict):
+                raise EdgedecError(f"The server at {base} sent what is not JSON: {value!r:.60}.", _LOOK)
             if "error" in event:
                 raise _refusal(base, value.encode())
             yield event
@@ -232,5 +239,5 @@ def _refusal(base: str, data: bytes) -> EdgedecError:
         pass
     return EdgedecError(
         f"The server at {base} refused: {' '.join(text.split())[:200] or 'no reason given'}.",
-        "Look at the server's own log.",
+        _LOOK,
     )

@@ -13,7 +13,7 @@ from typing import Any
 
 from edgedec.errors import UsageError
 
-NO_CATEGORY = "all"
+NO_CATEGORY = "uncategorised"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +36,7 @@ def builtin() -> list[Prompt]:
 
 def read(path: Path) -> list[Prompt]:
     """A file of JSON objects, one per line, with "turns" and, if wanted, "category" and "question_id" or "id": the
-    layout
-    of Spec-Bench. Raises UsageError."""
+    layout of Spec-Bench. Raises UsageError."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except OSError as error:

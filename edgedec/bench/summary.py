@@ -2,8 +2,7 @@
 
 Two speed-ups are computed, because they answer two questions. The ratio of sums says how much sooner the whole work is
 done: (tokens of the mode / its seconds) / (tokens of plain / its seconds). The median of pairs says what a typical
-answer
-gains, and one answer that a neighbour disturbed does not move it.
+answer gains, and one answer that a neighbour disturbed does not move it.
 """
 
 from __future__ import annotations

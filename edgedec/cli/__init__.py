@@ -20,6 +20,7 @@ from edgedec import __version__
 from edgedec.errors import EdgedecError
 
 _COMMANDS = {
+    "bench": "edgedec.cli.bench:bench",
     "corpus": "edgedec.cli.corpus:corpus",
     "doctor": "edgedec.cli.doctor:doctor",
     "run": "edgedec.cli.run:run",

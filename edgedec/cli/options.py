@@ -35,7 +35,7 @@ verbose_option = click.option(
     help="Show llama.cpp's log; twice: everything.",
 )
 
-model_options = _all(
+load_options = _all(
     click.option("-m", "--model", metavar="MODEL", help="Path, name or hf:owner/repo[:file].  [default: smollm2-135m]"),
     click.option("--n-ctx", type=int, help="Tokens of context.  [default: as many as needed]"),
     click.option("--n-threads", type=int, default=0, help="CPU threads.  [default: physical cores]"),
@@ -43,6 +43,10 @@ model_options = _all(
     click.option("--type-k", default="f16", show_default=True, help="Type of the K half of the KV memory."),
     click.option("--type-v", default="f16", show_default=True, help="Type of the V half of the KV memory."),
     click.option("--flash-attn", default="auto", show_default=True, help="auto, on or off."),
+)
+
+model_options = _all(
+    load_options,
     click.option(
         "--speculate", default="auto", show_default=True, metavar="MODE", help="auto, off, or drafters: NAME[,NAME…]."
     ),

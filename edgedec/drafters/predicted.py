@@ -15,11 +15,8 @@ from edgedec.drafters.base import Drafter, Want
 from edgedec.errors import UsageError
 from edgedec.types import Candidates
 
-N_GRAMS = (8, 4, 2)
-"""How many of the last tokens are looked for while the place is uncertain: the longest that occur decide."""
-
-N_NEAR = 64
-"""How far ahead of the last certain place the last token alone makes a place."""
+N_NEAR = 128
+"""How far ahead of the last certain place the last token alone makes a place: two tokens do wherever they are."""
 
 N_CERTAIN = 8
 """Tokens matched in a row that make a place certain."""
@@ -27,9 +24,9 @@ N_CERTAIN = 8
 N_PLACES = 3
 """Places followed while none is certain."""
 
-_PRIORS = (0.2, 0.3, 0.45, 0.6, 0.7, 0.75, 0.8, 0.85, *8 * (0.92,), 0.97)
+_PRIORS = (0.1, 0.3, 0.45, 0.6, 0.7, 0.75, 0.8, 0.85, *8 * (0.92,), 0.97)
 # By tokens matched (the last entry: and more): how often the next token of the expected text comes. Measured on old and
-# new versions of edited source files, 45 pairs; the last one was 0.996 there, but a model edits more freely.
+# new versions of 42 edited source files; the last one was 0.996 there, but a model edits more freely.
 
 _UNTOUCHED = 0.8
 # Until the first deviation nothing is known but that the caller expects this text.
@@ -39,23 +36,15 @@ class Follower:
     """Where an answer is in the text that was expected, token by token.
 
     ``places`` are the positions in the text whose token may come next, the likeliest first, each with the number of
-    tokens that matched in front of it. There is one while it is certain, and none while the answer is elsewhere. Edits
-    are local: places are looked for from the last certain one on, forwards first.
+    tokens that matched in front of it: one alone while it is certain. Edits are local: places are looked for from the
+    last certain one on, forwards first.
 
-    Amortised constant time per token, but for a bisection among the occurrences of an n-gram.
+    Constant time per token, but for a bisection among the occurrences of a pair of tokens.
     """
 
     __slots__ = (
-        "_away",
-        "_home",
-        "_is_certain",
-        "_occurrences",
-        "_tail",
-        "places",
-        "resyncs",
-        "since_mismatch",
-        "text",
-    )
+        "_behind_one", "_behind_two", "_home", "_is_certain", "_last", "places", "resyncs", "since_mismatch", "text",
+    )  # fmt: skip
 
     def __init__(self, text: Sequence[int] = ()) -> None:
         self.text = tuple(text)
@@ -66,54 +55,50 @@ class Follower:
         """How often that happened."""
         self._is_certain = True
         self._home = 0  # the last certain place
-        self._away = 0  # tokens said since then
-        self._tail: tuple[int, ...] = ()  # the last tokens said
-        self._occurrences: dict[tuple[int, ...], list[int]] = {}  # n-gram -> positions behind it, rising
-        for n in (1, *N_GRAMS):
-            for end in range(n, len(self.text) + 1):
-                self._occurrences.setdefault(self.text[end - n : end], []).append(end)
+        self._last = -1  # the last token said
+        self._behind_one: dict[int, list[int]] = {}  # token -> positions behind it, rising
+        self._behind_two: dict[tuple[int, int], list[int]] = {}
+        before = -1
+        for place, token in enumerate(self.text, 1):
+            self._behind_one.setdefault(token, []).append(place)
+            self._behind_two.setdefault((before, token), []).append(place)
+            before = token
 
     def follow(self, tokens: Iterable[int]) -> None:
         """The answer went on by ``tokens``."""
         for token in tokens:
-            self._tail = (*self._tail[1 - N_GRAMS[0] :], token)
-            self._away += 1
             self.since_mismatch += 1
             places = {at + 1: n + 1 for at, n in self.places.items() if self.text[at : at + 1] == (token,)}
-            if self.places and next(iter(self.places)) + 1 not in places:
+            likeliest = next(iter(self.places), None)
+            if likeliest is not None and likeliest + 1 not in places:
                 self.since_mismatch = 0
                 self.resyncs += 1
-            if not (self._is_certain and places):
-                places = self._search(places)
+                places[likeliest + 1] = 0  # where the answer is if it put one token in the place of another
+                self._is_certain = False
+            if not self._is_certain:
+                places = self._search(places, token)
                 self._is_certain = max(places.values(), default=0) >= N_CERTAIN
             if self._is_certain:
-                self._home, self._away = next(iter(places)), 0
+                self._home = next(iter(places))
                 places = {self._home: places[self._home]}
             self.places = places
+            self._last = token
 
-    def _search(self, alive: dict[int, int]) -> dict[int, int]:
-        """The likeliest places: those of the last one that are still ``alive``, and others where the answer may be."""
-        places = dict(alive)
-        for n in N_GRAMS:
-            place = self._nearest(self._tail[-n:]) if len(self._tail) >= n else None
-            if place is not None:
-                places[place] = max(n, places.get(place, 0))
-                break
-        else:
-            place = self._nearest(self._tail[-1:])
-            if place is not None and self._home <= place <= self._home + N_NEAR:
-                places.setdefault(place, 1)
-        if self._away == 1:
-            places.setdefault(self._home + 1, 0)  # where the answer is if it put one token in the place of another
+    def _search(self, alive: dict[int, int], token: int) -> dict[int, int]:
+        """The likeliest places: those that are still ``alive``, and one behind ``token``."""
+        places, matched = dict(alive), 2
+        place = self._nearest(self._behind_two.get((self._last, token), ()))
+        if place is None:
+            place, matched = self._nearest(self._behind_one.get(token, ())), 1
+            if place is not None and not self._home <= place <= self._home + N_NEAR:
+                place = None
+        if place is not None:
+            places[place] = max(matched, places.get(place, 0))
         return dict(sorted(places.items(), key=lambda item: -item[1])[:N_PLACES])
 
-    def _nearest(self, tokens: tuple[int, ...]) -> int | None:
-        """The first place behind these tokens from the last certain one on; without one, the last before it."""
-        places = self._occurrences.get(tokens)
-        if places is None:
-            return None
-        i = bisect_left(places, self._home)
-        return places[min(i, len(places) - 1)]
+    def _nearest(self, places: Sequence[int]) -> int | None:
+        """The first of ``places`` from the last certain one on; without one, the last before it."""
+        return places[min(bisect_left(places, self._home), len(places) - 1)] if places else None
 
 
 class PredictedDrafter(Drafter):
@@ -174,18 +159,18 @@ class PredictedDrafter(Drafter):
         out = Candidates(self.name)
         text, is_untouched = follower.text, follower.resyncs == 0
         nodes: dict[tuple[int, int], int] = {}  # (parent, token) -> node
-        heap: list[tuple[float, int, int, int, int, int, float]] = []
+        heap: list[tuple[float, int, int, int, int, float]] = []
 
-        def add(path: float, order: int, at: int, match_len: int, parent: int, depth: int) -> None:
+        def add(path: float, at: int, match_len: int, parent: int, depth: int) -> None:
             if at < len(text) and depth <= want.depth_max:
                 score = _score(match_len, is_untouched)
                 if path * score >= self._p_min:
-                    heappush(heap, (-path * score, order, at, match_len, parent, depth, score))
+                    heappush(heap, (-path * score, at, match_len, parent, depth, score))
 
-        for order, (at, matched) in enumerate(follower.places.items()):
-            add(1.0, order, at, matched, -1, 1)
+        for at, matched in follower.places.items():
+            add(1.0, at, matched, -1, 1)
         while heap and len(out) < want.n_max:
-            minus_path, order, at, match_len, parent, depth, score = heappop(heap)
+            minus_path, at, match_len, parent, depth, score = heappop(heap)
             node = nodes.setdefault((parent, text[at]), len(out))
             if node == len(out):
                 out.tokens.append(text[at])
@@ -194,7 +179,7 @@ class PredictedDrafter(Drafter):
                 out.features.append(
                     (float(match_len), float(follower.since_mismatch), float(follower.resyncs), float(depth))
                 )
-            add(-minus_path, order, at + 1, match_len + 1, node, depth + 1)
+            add(-minus_path, at + 1, match_len + 1, node, depth + 1)
         return out
 
 

@@ -74,11 +74,11 @@ class Memory:
         if old is not None:
             known.move_to_end(context)
             agreed = old.agreed + 1 if old.tokens[0] == tokens[0] else 0
-            mixed = {token: _NEWEST * share for token, share in zip(tokens, shares, strict=True)}
-            for token, share in zip(old.tokens, old.shares, strict=True):
-                mixed[token] = mixed.get(token, 0.0) + (1 - _NEWEST) * share
+            mixed = {t: _NEWEST * share for t, share in zip(tokens, shares, strict=True)}
+            for t, share in zip(old.tokens, old.shares, strict=True):
+                mixed[t] = mixed.get(t, 0.0) + (1 - _NEWEST) * share
             tokens = sorted(mixed, key=mixed.__getitem__, reverse=True)[: self._k]
-            shares = [mixed[token] for token in tokens]
+            shares = [mixed[t] for t in tokens]
         elif len(known) >= self._n_contexts:
             known.popitem(last=False)
         known[context] = RunnersUp(tokens, shares, agreed, writer)
@@ -138,8 +138,8 @@ class RecycleDrafter(Drafter):
         p_min: float = 0.02
 
         def __post_init__(self) -> None:
-            if not 1 <= self.k <= 64:
-                raise UsageError(f"k is {self.k!r}.", "Use a whole number from 1 to 64.")
+            if not 1 <= self.k <= 32:
+                raise UsageError(f"k is {self.k!r}.", "Use a whole number from 1 to 32.")
             if self.n_contexts < 1:
                 raise UsageError(f"n_contexts is {self.n_contexts!r}.", "Use a whole number ≥ 1.")
             if not 0 <= self.p_min <= 1:

@@ -89,15 +89,22 @@ def set_up(model: Model, config: EngineConfig, n_ctx: int, *, clock: Callable[[]
         if not names or note:
             return Setup(Engine(model, context, mode=config.mode, note=note, clock=clock), context, note)
         cost = _cost(model, context, config, clock)
-
-        def crew(chosen: tuple[str, ...]) -> Crew:
-            return drafters.create(chosen, _options(chosen, model, config)), Policy(CostCurve(cost), n_max=N_DRAFT_MAX)
-
-        engine = Engine(model, context, *crew(tuple(names)), mode=config.mode, crew=crew, clock=clock)
-        return Setup(engine, context, "", cost)
+        return Setup(engine_on(model, context, config, cost, clock), context, "", cost)
     except BaseException:
         context.close()
         raise
+
+
+def engine_on(
+    model: Model, context: Context, config: EngineConfig, cost_ms: Mapping[int, float], clock: Callable[[], float]
+) -> Engine:
+    """An engine that guesses as ``config`` says, with T(n) known."""
+
+    def crew(chosen: tuple[str, ...]) -> Crew:
+        return drafters.create(chosen, _options(chosen, model, config)), Policy(CostCurve(cost_ms), n_max=N_DRAFT_MAX)
+
+    loaded = crew(tuple(drafter_names(config.speculate)))
+    return Engine(model, context, *loaded, mode=config.mode, crew=crew, clock=clock)
 
 
 def _options(names: Sequence[str], model: Model, config: EngineConfig) -> dict[str, Drafter.Options]:

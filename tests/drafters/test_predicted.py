@@ -88,6 +88,14 @@ def test_an_edit_costs_its_new_tokens_and_one_to_find_back(
     )
 
 
+@pytest.mark.parametrize("every", [3, 5, 8])
+def test_words_exchanged_all_over_the_text(every: int) -> None:
+    """So often that no place is ever certain."""
+    prediction = list(range(200))
+    answer = [NEW + token if token % every == every - 1 else token for token in prediction]
+    assert misses(prediction, answer) == [i for i, token in enumerate(answer) if token >= NEW]
+
+
 @pytest.mark.parametrize("n_old", [1, 5, N_NEAR + 100])
 def test_after_a_long_deletion_two_tokens_find_back(n_old: int) -> None:
     prediction = list(range(600))
@@ -175,6 +183,7 @@ def test_the_text_goes_on_after_its_end() -> None:
     assert len(draft(drafter)) == 0
     say(drafter, 3, 4)
     assert draft(drafter, 3).tokens == [5, 6, 7]
+    assert draft(drafter, 1).features[0][0] == 2.0
 
 
 def test_an_uncertain_place_is_one_of_several_branches() -> None:
@@ -187,8 +196,31 @@ def test_an_uncertain_place_is_one_of_several_branches() -> None:
     assert [out.features[i] for i in children] == [(1.0, 0.0, 1.0, 1.0), (0.0, 0.0, 1.0, 1.0)]
     assert out.scores[children[0]] > out.scores[children[1]]
     say(drafter, 16)
-    assert draft(drafter, 3).tokens == [17, 18, 19]
+    assert draft(drafter, 1).tokens == [17]
     assert draft(drafter, 1).features == [(1.0, 0.0, 2.0, 1.0)]
+    say(drafter, *range(17, 17 + 3))
+    assert draft(drafter, 3).tokens == [7, 30, 31]
+
+
+def test_the_nearest_place_ahead_comes_first() -> None:
+    drafter = drafter_of([70, 71, 80, *range(20), 70, 71, 81, *range(20, 40), 70, 71, 82])
+    say(drafter, 70, 71, 80, *range(10), NEW, 70)
+    assert draft(drafter, 1).tokens == [71]
+    say(drafter, 71)
+    assert draft(drafter, 1).tokens == [81]
+    say(drafter, 81, *range(20, 40), 70, 71, 82, NEW, 70, 71)
+    assert draft(drafter, 1).tokens == [82], "with none ahead, the last one before"
+
+
+def test_a_single_token_is_a_place_only_ahead_and_near() -> None:
+    prediction = [7, 50, *range(100, 400)]
+    drafter = drafter_of(prediction)
+    say(drafter, 7, 50, *range(100, 120))
+    for token, found in ((7, False), (120 + N_NEAR - 2, True), (120 + N_NEAR, False)):
+        drafter = drafter_of(prediction)
+        say(drafter, 7, 50, *range(100, 120), token)
+        following = prediction[prediction.index(token) + 1]
+        assert (following in draft(drafter).tokens) == found
 
 
 def test_branches_that_begin_alike_share_their_nodes() -> None:
@@ -225,6 +257,7 @@ def test_a_weak_branch_ends_early() -> None:
 
 
 def test_sequences_keep_to_themselves() -> None:
+    assert draft(drafter_of(range(5)), 1).scores[0] > 0.5, "until something else is said the caller is believed"
     drafter = PredictedDrafter()
     for seq_id, prediction in ((0, [1, 2, 3]), (1, [7, 8, 9])):
         drafter.begin(seq_id, [5])

@@ -102,7 +102,7 @@ def test_the_first_token_of_a_text_has_none_before_it() -> None:
     drafter = at([8])
     teach(drafter, -1, 8, {1: 1})
     out = draft(drafter)
-    assert (out.tokens, out.features[0][0]) == ([1], 1.0)
+    assert (out.tokens, out.features) == ([1], [(1.0, 1.0, 0.0, 0.0, 1.0, 1.0)])
     drafter.accept(0, [0, 8], used=False)
     assert draft(drafter).features[0][0] == 1.0, "a pair with nothing is no pair with token 0"
 
@@ -146,13 +146,15 @@ def test_rows_are_averaged() -> None:
 
 def test_being_confirmed_raises_the_score() -> None:
     drafter = at([7, 8])
-    scores, counts = [], []
+    scores, others, counts = [], set(), []
     for _ in range(4):
         teach(drafter, 7, 8, {1: 2, 2: 1})
         out = draft(drafter)
         scores.append(out.scores[0])
+        others.add(out.scores[1])
         counts.append([features[3] for features in out.features])
     assert scores == sorted(set(scores))
+    assert len(others) == 1
     assert counts == [[float(n), 0.0] for n in range(4)]
     teach(drafter, 7, 8, {2: 3, 1: 2})
     assert draft(drafter).features[0][3] == 0.0
@@ -269,7 +271,7 @@ def test_a_loop_ends_at_the_depth_limit() -> None:
 
 @pytest.mark.parametrize(
     ("options", "name"),
-    [({"k": 0}, "k is 0"), ({"k": 65}, "k is 65"), ({"n_contexts": 0}, "n_contexts"), ({"p_min": 1.5}, "p_min"),
+    [({"k": 0}, "k is 0"), ({"k": 33}, "k is 33"), ({"n_contexts": 0}, "n_contexts"), ({"p_min": 1.5}, "p_min"),
      ({"p_min": float("nan")}, "p_min")],
 )  # fmt: skip
 def test_impossible_options(options: dict[str, float], name: str) -> None:
