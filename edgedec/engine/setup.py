@@ -22,6 +22,7 @@ log = logging.getLogger("edgedec.engine")
 
 DEFAULT_CTX = 4096
 N_DRAFT_MAX = 32
+_TELLING_WIDTH = 8  # a measurement that ran out of time before this was disturbed: it is not kept for the next load
 
 
 @dataclass(slots=True)
@@ -128,6 +129,7 @@ def _cost(model: Model, context: Context, config: EngineConfig, clock: Callable[
     cost = profile.load(key)
     if cost is None:
         cost = measure(context, clock=clock)
-        profile.store(key, cost)
+        if max(cost) >= min(_TELLING_WIDTH, context.n_batch, context.n_outputs_max):
+            profile.store(key, cost)
         log.info("measured cost of n rows: %s", {n: round(ms, 2) for n, ms in sorted(cost.items())})
     return cost
