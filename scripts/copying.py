@@ -45,14 +45,20 @@ def print_invoice(items, tax_rate):
     return result
 """
 TEXT = " ".join(SENTENCES)
+RENAMED = CODE.partition("    return round")[0].replace("result", "total")
+# The first sentences as they should be: a small model only goes on copying once it sees that it has begun to.
+CORRECTED = (
+    "The old harbour town wakes before the sun, when the first boats come back with their catch. Gulls circle over the "
+    "market hall and the fishermen's voices carry across the narrow streets. By seven the bakery"
+)
 TASKS: dict[str, tuple[str, str]] = {
     "fix spelling": (
         f"Correct the spelling of this text. Answer with the whole text only.\n\n{TEXT}",
-        "The old harbour",
+        CORRECTED,
     ),
     "rename variable": (
         f"Rename the variable `result` to `total`. Answer with the whole file only.\n\n{CODE}",
-        "def total_",
+        RENAMED,
     ),
     "prose: story": ("Write a story about a lighthouse keeper who finds a message in a bottle.", ""),
     "prose: advice": ("I cannot sleep well lately. What could I try, and why would it help?", ""),
