@@ -2,7 +2,7 @@
 
 All native computing of a process happens on one thread, whatever number of models is loaded. llama.cpp's CPU backend
 keeps a team of OpenMP workers per calling thread; with a second team there are more workers than cores, every barrier
-becomes a system call, and a small model runs at half its speed (measured: 5.8 → 11 ms a step). Callers' threads put
+becomes a system call, and a small model runs at about half its speed. Callers' threads put
 jobs into that thread's inbox and read events from a mailbox per request; the engine never waits for a reader.
 
 A context that was not given a size grows, between requests, to what a request needs.
@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from edgedec.config import EngineConfig
-from edgedec.engine.setup import Setup, drafter_names, initial_n_ctx, set_up
+from edgedec.engine.setup import Setup, context_params, drafter_names, initial_n_ctx, set_up
 from edgedec.errors import ClosedError, EdgedecError, EngineCrashedError, UsageError
 from edgedec.llama.base import Model, ProgressCallback
 from edgedec.types import Request, Result, StepEvent
@@ -235,16 +235,19 @@ class _Worker:
             return
         wanted = min(limit, -(-needed // _CTX_STEP) * _CTX_STEP)
         log.info("the context grows from %d to %d tokens", n_ctx, wanted)
-        self.setup.engine.close()
         self.setup.context.close()
         try:
-            self.setup = set_up(self._model, self._config, wanted)
+            self._move_to(wanted)
         except EdgedecError:
             try:
-                self.setup = set_up(self._model, self._config, n_ctx)
+                self._move_to(n_ctx)
             except EdgedecError as error:
                 raise self._crashed(error) from error
             raise
+
+    def _move_to(self, n_ctx: int) -> None:
+        self.setup.context = self._model.new_context(context_params(self._config, n_ctx))
+        self.setup.engine.move_to(self.setup.context)
 
 
 _workers: weakref.WeakSet[_Worker] = weakref.WeakSet()
@@ -299,7 +302,7 @@ class Client:
 
     def reserve(self, n_tokens: int) -> None:
         """Make room for requests of so many tokens, if the context was sized automatically. It grows by itself when a
-        request needs it, but then what was learnt about guessing is lost in between."""
+        request needs it; this is for those who want to know beforehand what fits."""
         self._worker.call(lambda _: self._worker.grow(n_tokens))
 
     def cancel(self, seq_id: int) -> None:

@@ -36,15 +36,6 @@ def corpus_dir() -> Path:
     return user_data_path("edgedec", appauthor=False) / "corpus"
 
 
-def config_dir() -> Path:
-    """Settings that the user writes: ``$EDGEDEC_HOME`` itself."""
-    if home := _home():
-        return home
-    from platformdirs import user_config_path
-
-    return user_config_path("edgedec", appauthor=False)
-
-
 def _home() -> Path | None:
     value = os.environ.get("EDGEDEC_HOME")
     return Path(os.path.expanduser(value)).absolute() if value else None

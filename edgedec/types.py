@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -254,6 +253,3 @@ class Message:
 
     role: str
     content: str
-
-
-Messages = Sequence[Message]

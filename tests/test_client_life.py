@@ -141,6 +141,18 @@ def test_the_context_does_not_grow(loaded: Loaded, n_ctx_train: int, config: Eng
     assert client.n_ctx == n_ctx
 
 
+def test_what_was_learnt_survives_growth(loaded: Loaded) -> None:
+    client = loaded.client(FakeModel(n_ctx_train=8192), EngineConfig(learn=False))
+    answer(client, long_request(10))
+    engine, context = client.call(lambda setup: (setup.engine, setup.context))
+    policy = engine._policy
+    assert policy is not None
+    answer(client, long_request(5000))
+    assert client.call(lambda setup: setup.engine) is engine
+    assert client.call(lambda setup: setup.context) is not context
+    assert engine._policy is policy
+
+
 def test_room_can_be_reserved(loaded: Loaded) -> None:
     client = loaded.client(FakeModel(n_ctx_train=8192), GROWING)
     client.reserve(4000)

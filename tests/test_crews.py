@@ -121,23 +121,6 @@ def test_a_refused_rollback_ends_guessing_for_every_set(monkeypatch: pytest.Monk
         assert result.token_ids == text.token_ids
 
 
-def test_room_can_be_made_beforehand(loaded: Loaded) -> None:
-    client = loaded.client(config=EngineConfig(learn=False), n_ctx_train=10_000)
-    assert client.n_ctx == 4096
-    client.reserve(100)
-    assert client.n_ctx == 4096
-    client.reserve(5000)
-    assert client.n_ctx == 5120
-    engine = client.call(lambda setup: setup.engine)
-    answer(client, request(b"x" * 4900, max_tokens=50))
-    assert client.call(lambda setup: setup.engine) is engine, "it need not grow any more"
-    client.reserve(50_000)
-    assert client.n_ctx == 10_000
-    fixed = loaded.client(config=AUTO)
-    fixed.reserve(5000)
-    assert fixed.n_ctx == 512
-
-
 def test_steps_tell_what_looking_took(loaded: Loaded) -> None:
     client = loaded.client(config=AUTO)
     events = [e for e in client.submit(request(max_tokens=20)) if e.phase == "decode"]

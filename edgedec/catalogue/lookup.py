@@ -10,23 +10,21 @@ from pathlib import Path
 
 from edgedec.catalogue import choose, fetch, files, hub
 from edgedec.catalogue.progress import Progress, silent
-from edgedec.catalogue.schema import DEFAULT, Card, cards
+from edgedec.catalogue.schema import DEFAULT, cards
 from edgedec.errors import DownloadError, ModelNotFoundError, UnknownNameError, UsageError
 
 _WHAT_A_MODEL_IS = f"Give the path of a .gguf file, a name from the catalogue ({DEFAULT}), or hf:owner/repo."
 
 
-def find(
-    model: str | os.PathLike[str] | None = None, *, allow_download: bool = True, progress: Progress = silent
-) -> Path:
+def find(model: str | os.PathLike[str] | None = None, *, progress: Progress = silent) -> Path:
     """The GGUF file that ``model`` means, as an absolute path; of a model in several parts the first one.
 
     ``model`` is None (the default model), a path, a name from the catalogue, or ``hf:owner/repo[:FILE]``, where FILE is
     a file name or a quantisation such as ``Q4_K_M`` and may be left out if there is only one. A model that is on this
     machine is used without a look at the network.
 
-    Raises `ModelNotFoundError` (a path without a file, a repository without a fitting one, or nothing on this machine
-    although ``allow_download`` is False), `UnknownNameError`, `UsageError` (several files fit) and `DownloadError`.
+    Raises `ModelNotFoundError` (a path without a file, a repository without a fitting one), `UnknownNameError`,
+    `UsageError` (several files fit) and `DownloadError`.
     """
     if isinstance(model, os.PathLike):
         return _existing(Path(os.path.expanduser(model)).absolute(), "")
@@ -35,10 +33,10 @@ def find(
     if os.path.isfile(path) and model is not None:
         return path
     if name.startswith("hf:"):
-        return _from_repository(name, allow_download, progress)
+        return _from_repository(name, progress)
     for card in cards():
         if card.name == name:
-            return _from_catalogue(card, allow_download, progress)
+            return fetch.bring(card, progress)
     if "://" in name:
         raise UsageError(f"{name} is an address.", "Download the file and give its path, or write hf:owner/repo:FILE.")
     if os.path.exists(path) or _looks_like_path(name):
@@ -86,19 +84,7 @@ def _some(names: Iterable[str], most: int = 8) -> str:
     return ", ".join(listed[:most]) + more
 
 
-def _from_catalogue(card: Card, allow_download: bool, progress: Progress) -> Path:
-    if allow_download:
-        return fetch.bring(card, progress)
-    if path := fetch.present(card, progress):
-        return path
-    raise _not_here(card.name)
-
-
-def _not_here(name: str) -> ModelNotFoundError:
-    return ModelNotFoundError(f"{name} is not on this machine.", f"Fetch it first: edgedec models pull {name}")
-
-
-def _from_repository(spec: str, allow_download: bool, progress: Progress) -> Path:
+def _from_repository(spec: str, progress: Progress) -> Path:
     match = re.fullmatch(r"hf:([\w.-]+/[\w.-]+)(?::(.+))?", spec)
     if not match:
         raise UsageError(f"{spec} does not name a repository.", "Write hf:owner/repo, or hf:owner/repo:Q4_K_M.")
@@ -108,9 +94,6 @@ def _from_repository(spec: str, allow_download: bool, progress: Progress) -> Pat
     fitting = choose.matching(here, wanted) if wanted else list(here)
     if len(fitting) == 1 and (path := hub.cached(repo, fitting[0])):
         return path
-    if not allow_download:
-        raise _not_here(spec)
-
     progress("Asking the Hugging Face hub", None, None)
     try:
         sizes = hub.listing(repo)

@@ -45,7 +45,6 @@ class ChatTemplate:
     def __init__(self, model: Model) -> None:
         self._model = model
         source = model.chat_template or None
-        self.is_own = source is not None
         self.stop: tuple[str, ...] = () if source is not None else PLAIN_STOP
         self._special = {
             "bos_token": model.special_text(model.bos_id) if model.bos_id is not None else "",

@@ -75,6 +75,7 @@ class Engine:
         self._context = context
         self._loaded: Crew = (tuple(drafters), policy)
         self._drafters: Sequence[Drafter] = self._loaded[0]  # of the active sequence
+        self._readers: Sequence[Drafter] = ()  # those of them that learn from logits
         self._policy = policy  # of the active sequence
         self._make_crew = crew
         self._crews: dict[tuple[str, ...], Crew] = {}
@@ -101,6 +102,16 @@ class Engine:
                 except Exception:
                     log.exception("drafter %r failed while closing", drafter.name)
 
+    def move_to(self, context: Context) -> None:
+        """Go on with another context of the same model, between requests. What was learnt about guessing stays; the
+        text in memory does not come along."""
+        if not self.is_idle:
+            raise RuntimeError("an engine moves between requests only")
+        with self._lock:
+            self._context = context
+            self._kv = KvSlot(context, _KV_SEQ)
+            self._chunk = min(self._chunk, context.n_batch)
+
     # ---- requests
 
     def submit(self, seq_id: int, request: Request) -> None:
@@ -109,7 +120,7 @@ class Engine:
         if n_prompt >= n_ctx:
             limit = self._model.n_ctx_train
             more = f"Load the model with a larger n_ctx (up to {limit}), or " if limit > n_ctx else ""
-            raise PromptTooLongError(n_prompt, n_ctx, f"{more}shorten the prompt.".capitalize())
+            raise PromptTooLongError(n_prompt, n_ctx, f"{more}shorten the prompt." if more else "Shorten the prompt.")
         if min(request.prompt) < 0 or max(request.prompt) >= self._model.n_vocab:
             raise UsageError(f"The prompt has a token id outside 0…{self._model.n_vocab - 1}.")
         if request.prediction and not 0 <= min(request.prediction) <= max(request.prediction) < self._model.n_vocab:
@@ -201,6 +212,7 @@ class Engine:
         self._muted.clear()
         seq.n_cached = self._kv.reuse(seq.tokens)
         self._drafters, self._policy = self._crew(seq.request)
+        self._readers = [drafter for drafter in self._drafters if "logits" in drafter.needs]
         if self._policy is not None:
             self._policy.begin()
         if self._guesses(seq):
@@ -230,8 +242,9 @@ class Engine:
         """The step: draft, select, batch, decode, verify, commit."""
         began = self._clock()
         pending = seq.tokens[len(self._kv) :]
-        proposals = self._draft(seq) if len(pending) == 1 else []
-        draft = self._select(seq, proposals)
+        n_max = self._n_useful(seq) if len(pending) == 1 else 0
+        proposals = self._draft(seq, n_max) if n_max > 0 else []
+        draft = self._select(proposals, n_max)
         drafted = self._clock()
         draft, decode_s = self._decode(pending, draft)
         n_before = len(pending) - 1
@@ -274,11 +287,8 @@ class Engine:
     def _guesses(self, seq: Running) -> bool:
         return self._policy is not None and bool(seq.request.speculate)
 
-    def _draft(self, seq: Running) -> list[Candidates]:
-        """What every drafter proposes; nothing where no token could be used."""
-        n_max = self._n_useful(seq)
-        if n_max < 1:
-            return []
+    def _draft(self, seq: Running, n_max: int) -> list[Candidates]:
+        """What every drafter proposes."""
         proposals = []
         want = [Want(seq.seq_id, n_max, n_max)]
         for drafter in self._drafters:
@@ -303,10 +313,8 @@ class Engine:
         undoable = n_rollback if n_rollback >= 0 else rows
         return min(self._policy.n_max, seq.room - 1, rows, undoable)
 
-    def _select(self, seq: Running, proposals: Sequence[Candidates]) -> Draft:
-        if self._policy is None or not proposals:
-            return PLAIN
-        return self._policy.choose(proposals, self._n_useful(seq))
+    def _select(self, proposals: Sequence[Candidates], n_max: int) -> Draft:
+        return self._policy.choose(proposals, n_max) if self._policy is not None and proposals else PLAIN
 
     def _decode(self, pending: Sequence[int], draft: Draft) -> tuple[Draft, float]:
         """The one blocking call. Without room for the draft the step goes on without it."""
@@ -332,13 +340,12 @@ class Engine:
 
     def _process(self, seq: Running, verdict: Verdict, row: Callable[[int], Logits]) -> None:
         """Show the rows of the walk to drafters that learn from them, while the rows are valid."""
-        readers = [d for d in self._drafters if "logits" in d.needs] if self._guesses(seq) else []
-        if not readers:
+        if not self._readers or not self._guesses(seq):
             return
         nodes = (ROOT, *verdict.path)[: len(verdict.tokens)]
         before = seq.tokens[-2] if len(seq.tokens) > 1 else -1
         walked = Walked(before, (seq.tokens[-1], *verdict.tokens[:-1]), lambda i: row(nodes[i]))
-        for drafter in readers:
+        for drafter in self._readers:
             self._ask(drafter, lambda d: d.process(seq.seq_id, walked))
 
     def _tell(self, seq: Running, draft: Draft, emitted: Sequence[int]) -> None:

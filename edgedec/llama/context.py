@@ -9,28 +9,26 @@ from typing import Any
 
 import numpy as np
 
+from edgedec.config import FLASH_ATTN, KV_TYPES
 from edgedec.errors import AbortedError, ClosedError, DecodeError, ModelError, NoSlotError, UsageError
 from edgedec.llama import lib
 from edgedec.llama.base import ContextParams, Logits, MemoryKind, MemoryTraits, Rows
 from edgedec.llama.lib import capi
 from edgedec.machine import n_physical_cores
 
-KV_TYPES = {
-    "f32": capi.GGML_TYPE_F32,
-    "f16": capi.GGML_TYPE_F16,
-    "bf16": 30,
-    "q8_0": capi.GGML_TYPE_Q8_0,
-    "q5_1": capi.GGML_TYPE_Q5_1,
-    "q5_0": capi.GGML_TYPE_Q5_0,
-    "q4_1": capi.GGML_TYPE_Q4_1,
-    "q4_0": capi.GGML_TYPE_Q4_0,
-    "iq4_nl": capi.GGML_TYPE_IQ4_NL,
-}
-_FLASH = {
-    "auto": capi.LLAMA_FLASH_ATTN_TYPE_AUTO,
-    "on": capi.LLAMA_FLASH_ATTN_TYPE_ENABLED,
-    "off": capi.LLAMA_FLASH_ATTN_TYPE_DISABLED,
-}
+_GGML_BF16 = 30  # the binding does not name it
+_KV_IDS = {name: getattr(capi, f"GGML_TYPE_{name.upper()}", _GGML_BF16) for name in KV_TYPES}
+_FLASH_IDS = dict(
+    zip(
+        FLASH_ATTN,
+        (
+            capi.LLAMA_FLASH_ATTN_TYPE_AUTO,
+            capi.LLAMA_FLASH_ATTN_TYPE_ENABLED,
+            capi.LLAMA_FLASH_ATTN_TYPE_DISABLED,
+        ),
+        strict=True,
+    )
+)
 _FLOAT_TYPES = ("f32", "f16", "bf16")
 _STATE_MAGIC = b"EDGEDEC1"
 
@@ -101,8 +99,8 @@ class LlamaContext:
         c.n_ctx, c.n_batch, c.n_ubatch, c.n_seq_max = params.n_ctx, n_batch, n_ubatch, params.n_seq_max
         c.n_outputs_max = n_outputs_max
         c.n_threads, c.n_threads_batch = threads, params.n_threads_batch or threads
-        c.type_k, c.type_v = _choice("type_k", params.type_k, KV_TYPES), _choice("type_v", params.type_v, KV_TYPES)
-        c.flash_attn_type = _choice("flash_attn", params.flash_attn, _FLASH)
+        c.type_k, c.type_v = _choice("type_k", params.type_k, _KV_IDS), _choice("type_v", params.type_v, _KV_IDS)
+        c.flash_attn_type = _choice("flash_attn", params.flash_attn, _FLASH_IDS)
         if params.flash_attn == "off" and params.type_v not in _FLOAT_TYPES:
             raise UsageError(
                 f"type_v {params.type_v} needs flash attention, but flash_attn is 'off'.",
@@ -205,9 +203,9 @@ class LlamaContext:
         self._outputs = ()
         self._check(rows)
         self._buffers.fill(rows)
-        with lib.complaints() as complaints:
-            code = capi.llama_decode(handle, self._buffers.batch)
-            capi.llama_synchronize(handle)
+        lib.forget_complaints()
+        code = capi.llama_decode(handle, self._buffers.batch)
+        capi.llama_synchronize(handle)
         if code == 0:
             self._outputs = tuple(rows.outputs)
             return
@@ -215,7 +213,7 @@ class LlamaContext:
             raise NoSlotError(f"The KV memory has no room for {len(rows)} tokens.", "Use a larger n_ctx.", code=1)
         if code == 2:
             raise AbortedError("Decoding was stopped.", code=2)
-        reason = complaints[-1] if complaints else "no reason given"
+        reason = lib.last_complaint("no reason given")
         raise DecodeError(f"llama_decode failed with code {code} ({reason}).", "Run with -v for details.", code=code)
 
     def _check(self, rows: Rows) -> None:
@@ -290,9 +288,12 @@ class LlamaContext:
         if data[8:24] != self._state_key:
             raise DecodeError("The saved state belongs to another model, build or KV type.", "Evaluate the text again.")
         buffer = (ctypes.c_uint8 * len(payload)).from_buffer_copy(payload)
-        self.seq_rm(self._seq(seq_id), -1, -1)  # llama.cpp does not, if the state is that of an empty sequence
+        # llama.cpp does not remove what is there if the state is that of an empty sequence.
+        if not self.seq_rm(self._seq(seq_id), -1, -1):
+            raise DecodeError("The sequence could not be emptied for the saved state.", "Evaluate the text again.")
         if not capi.llama_state_seq_set_data(self._live, buffer, len(payload), seq_id):
-            capi.llama_memory_seq_rm(self._memory, seq_id, -1, -1)
+            if not self.seq_rm(seq_id, -1, -1):
+                self.clear()  # rather nothing than a part of a state
             raise DecodeError("The saved state does not fit into the context.", "Use a larger n_ctx.")
 
     def abort(self) -> None:

@@ -151,6 +151,16 @@ def undisturbed(call: Callable[[], T], stop: Callable[[], None] = lambda: None) 
         raise
 
 
+def forget_complaints() -> None:
+    """What `last_complaint` gives from now on was logged after this call."""
+    _sink.complaints.clear()
+
+
+def last_complaint(default: str) -> str:
+    """The last warning or error that llama.cpp logged."""
+    return _sink.complaints[-1] if _sink.complaints else default
+
+
 @contextmanager
 def complaints() -> Iterator[list[str]]:
     """Collects the warnings and errors that llama.cpp logs inside the block; the list is filled when it ends."""
@@ -186,8 +196,8 @@ token_to_piece = _fast(
 def abort_predicate() -> Any:
     """A native ``bool (*)(void *)`` that is true while the byte it points to is not zero.
 
-    llama.cpp asks its abort callback once per graph node, about a thousand times per step: a Python function there
-    costs 10 % of a small model's speed. ``strlen`` of a one-byte string is exactly the predicate we need.
+    llama.cpp asks its abort callback once per graph node, hundreds of times per step, and a Python function there would
+    need the interpreter's lock each time. ``strlen`` of a one-byte string is exactly the predicate we need.
     """
     libc = ctypes.CDLL("msvcrt") if sys.platform == "win32" else ctypes.CDLL(None)
     return ctypes.cast(libc.strlen, capi.ggml_abort_callback)

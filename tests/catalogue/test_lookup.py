@@ -125,13 +125,6 @@ def test_an_address_is_refused(here: Path) -> None:
         find("https://example.org/tiny.gguf")
 
 
-def test_without_download_an_absent_model_is_not_fetched(index: object, models: Path) -> None:
-    with pytest.raises(ModelNotFoundError) as caught:
-        find(None, allow_download=False)
-    assert "models pull smollm2-135m" in caught.value.hint
-    assert not index.asked
-
-
 @pytest.mark.parametrize("spec", ["hf:", "hf:tiny", "hf:a/b/c", "hf:a/b:", "hf:a b/c"])
 def test_a_repository_needs_an_owner_and_a_name(spec: str) -> None:
     with pytest.raises(UsageError, match="does not name a repository"):
@@ -147,7 +140,6 @@ def test_a_file_of_a_repository_is_fetched_once(hub_server, content: bytes, note
     asked = hub_server.asked.total()
     assert find(spec) == path
     assert hub_server.asked.total() == asked, "a model on this machine needs no network"
-    assert find(spec, allow_download=False) == path
 
 
 def test_a_repository_with_one_model_needs_no_file(hub_server) -> None:
@@ -187,9 +179,3 @@ def test_a_refusal_of_the_hub_is_one_line(hub_server, status: int, says: str) ->
         find("hf:someone/tiny-GGUF")
     assert "\n" not in str(caught.value)
     assert caught.value.hint
-
-
-def test_a_repository_that_is_not_here_is_not_fetched_without_leave(hub_server) -> None:
-    with pytest.raises(ModelNotFoundError, match="not on this machine"):
-        find("hf:someone/tiny-GGUF", allow_download=False)
-    assert not hub_server.asked

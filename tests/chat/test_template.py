@@ -231,7 +231,6 @@ def test_a_template_that_cuts_a_mark() -> None:
 
 def test_the_plain_format() -> None:
     plain = template(None)
-    assert not plain.is_own
     assert plain.stop == PLAIN_STOP
     messages = [Message("system", "Be brief."), *HELLO, Message("assistant", " Hi.\n"), Message("user", "Bye!")]
     assert plain.render(messages) == "Be brief.\n\nUser: Hello!\n\nAssistant: Hi.\n\nUser: Bye!\n\nAssistant:"
@@ -239,5 +238,4 @@ def test_the_plain_format() -> None:
 
 
 def test_an_own_template_brings_no_stop_strings() -> None:
-    assert template().is_own
     assert template().stop == ()
