@@ -130,6 +130,8 @@ def _show(stream: Stream, line: StatusLine, *, show: bool) -> None:
 def numbers(result: Result) -> str:
     """The numbers line."""
     timing, speculation = result.timing, result.speculation
+    if not speculation.steps:
+        return "stopped before the first token"
     parts = [
         f"{result.usage.completion_tokens} tokens",
         f"{timing.tokens_per_second:.1f} tok/s",

@@ -289,13 +289,15 @@ def test_the_numbers_line() -> None:
         finish_reason="eog",
         usage=Usage(10, 4, 21),
         timing=Timing(tokens_per_second=12.34, speedup=1.5, ttft_s=0.256),
-        speculation=SpeculationStats(tokens_per_step=1.75),
+        speculation=SpeculationStats(steps=12, tokens_per_step=1.75),
         spans=[],
     )
     assert numbers(result) == (
         "21 tokens · 12.3 tok/s · 1.75 tokens/step · 1.50× plain · first token after 0.26 s"
         " · 4 of 10 prompt tokens cached"
     )
+    result.speculation.steps = 0
+    assert numbers(result) == "stopped before the first token"
 
 
 # Help
